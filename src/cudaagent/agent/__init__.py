@@ -1,0 +1,1 @@
+"""Tools, the ReAct loop and the trajectory it leaves."""

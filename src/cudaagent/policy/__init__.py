@@ -1,0 +1,1 @@
+"""Who answers: models, endpoints, the scripted teacher, replay."""

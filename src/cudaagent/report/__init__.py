@@ -1,0 +1,1 @@
+"""Tables, curves and the page that show a run."""

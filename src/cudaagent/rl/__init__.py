@@ -1,0 +1,1 @@
+"""Advantages, losses, value model, rejection fine-tuning: plain torch."""

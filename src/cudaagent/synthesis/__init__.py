@@ -1,0 +1,1 @@
+"""Task synthesis: compose operators, filter by execution, deduplicate."""

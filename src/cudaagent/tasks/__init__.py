@@ -1,0 +1,1 @@
+"""Tasks and the suites they come from."""

@@ -1,0 +1,1 @@
+"""The agent's work directory and what is submitted from it."""
