@@ -1,0 +1,132 @@
+"""The profiler pool: one process that hands judgements to profilers and remembers verdicts.
+
+Invariants: within a run a reward or evaluation verdict is made once for a (task, submission,
+device, policies) and afterwards returned with the warning ``reused``; requests for the same key
+that arrive while it is being made wait for it. A profiler that dies costs its judgement a retry on
+another one, at most twice, then the verdict is ``infrastructure``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from cudaagent.config import Config
+from cudaagent.judge.verdict import Baseline, Purpose, Verdict, failed
+from cudaagent.run_dir import VerdictStore
+from cudaagent.tasks.task import Task
+from cudaagent.toolchain.compiler import CompileResult
+from cudaagent.workspace.submission import Submission
+
+_RETRIES = 2
+log = logging.getLogger(__name__)
+
+
+class ProfilerPool:
+    """Dispatches to free profilers in the order of arrival."""
+
+    def __init__(
+        self, profilers: list[ray.actor.ActorHandle], config: Config, store: str | None
+    ) -> None:
+        self._profilers = profilers
+        self._free: asyncio.Queue[int] = asyncio.Queue()
+        for index in range(len(profilers)):
+            self._free.put_nowait(index)
+        self._store = VerdictStore(None if store is None else Path(store))
+        judge = config.judge
+        self._policies = f"{judge.precision}/{judge.weights}/{judge.tolerance}/{judge.reward}"
+        self._device: str | None = None
+        self._running: dict[tuple[str, ...], asyncio.Future[Verdict]] = {}
+        self.judged = 0
+
+    async def prepare(self, task: Task) -> Baseline:
+        """The task's baselines; every profiler prepares a task when it first meets it."""
+        index = await self._free.get()
+        try:
+            return await self._profilers[index].prepare.remote(task)
+        finally:
+            self._free.put_nowait(index)
+
+    async def judge(
+        self,
+        task: Task,
+        submission: Submission,
+        build: CompileResult | None,
+        purpose: Purpose = "judge",
+    ) -> Verdict:
+        if self._device is None:
+            self._device = await self._profilers[0].device.remote()
+        policies = self._policies if purpose == "judge" else f"{self._policies}/{purpose}"
+        key = (task.digest, submission.digest, self._device, policies)
+        known = self._store.get(*key)
+        if known is not None:
+            return known.with_warning("reused")
+        if key in self._running:
+            verdict = await asyncio.shield(self._running[key])
+            return verdict if verdict.blames_system else verdict.with_warning("reused")
+        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._running[key] = future
+        try:
+            verdict = await self._judge(task, submission, build, purpose)
+            if not verdict.blames_system:
+                self._store.put(*key, verdict=verdict, task_id=task.id)
+                self._store.flush()
+            future.set_result(verdict)
+            return verdict
+        except BaseException as error:
+            future.set_exception(error)
+            future.exception()
+            raise
+        finally:
+            del self._running[key]
+
+    async def _judge(
+        self, task: Task, submission: Submission, build: CompileResult | None, purpose: Purpose
+    ) -> Verdict:
+        reason = ""
+        for _ in range(1 + _RETRIES):
+            index = await self._free.get()
+            try:
+                verdict = await self._profilers[index].judge.remote(
+                    task, submission, build, purpose
+                )
+                self.judged += 1
+                if not verdict.blames_system:
+                    return verdict
+                reason = verdict.failure.message if verdict.failure else ""
+            except (RayActorError, RayTaskError) as error:
+                reason = f"profiler {index}: {type(error).__name__}: {str(error)[-500:]}"
+            finally:
+                self._free.put_nowait(index)
+            log.warning("judgement of %s failed, retried: %s", task.id, reason)
+        return failed("infrastructure", "system", f"{1 + _RETRIES} attempts failed: {reason}")
+
+    async def forget(self) -> None:
+        """Write what is remembered to disk."""
+        self._store.flush()
+
+
+class RemoteJudge:
+    """The ``Judge`` protocol over the profiler pool."""
+
+    def __init__(self, pool: ray.actor.ActorHandle, timeout_s: float = 3600.0) -> None:
+        self._pool = pool
+        self._timeout_s = timeout_s
+
+    def judge(
+        self,
+        task: Task,
+        submission: Submission,
+        build: CompileResult | None,
+        *,
+        purpose: Purpose = "judge",
+    ) -> Verdict:
+        reference = self._pool.judge.remote(task, submission, build, purpose)
+        return ray.get(reference, timeout=self._timeout_s)
+
+    def prepare(self, task: Task) -> Baseline:
+        return ray.get(self._pool.prepare.remote(task), timeout=self._timeout_s)
