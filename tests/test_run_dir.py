@@ -20,7 +20,7 @@ from cudaagent.judge.settings import JudgeSettings
 from cudaagent.judge.verdict import Times, Verdict, failed
 from cudaagent.run_dir import RunDir
 from cudaagent.tasks.task import Task
-from cudaagent.verdict_store import VerdictKey, VerdictStore, policies_of
+from cudaagent.verdict_store import VerdictStore, policies_of
 
 
 def config_for(root: Path, *overrides: str) -> Config:
@@ -48,7 +48,7 @@ def trajectory(identifier: str = "e0", verdict: Verdict | None = None) -> Trajec
 
 
 CORRECT = Verdict(True, eager_ms=Times(2.0, 1.9, 2.1), speedup_vs_eager=2.0, reward=3.0)
-KEY = VerdictKey("task", "submission", "cpu", policies_of(JudgeSettings()))
+KEY = ("task", "submission", "cpu", policies_of(JudgeSettings()))
 
 
 def test_continuing_with_the_same_configuration_keeps_the_events(tmp_path: Path) -> None:
@@ -200,10 +200,10 @@ def test_a_missing_or_foreign_directory_is_refused(
 
 def test_verdicts_are_given_again_as_reused(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path / "verdicts.parquet")
-    assert store.get(KEY) is None
-    store.put(KEY, CORRECT, "t")
+    assert store.get(*KEY) is None
+    store.put(*KEY, verdict=CORRECT, task_id="t")
     store.flush()
-    again = VerdictStore(tmp_path / "verdicts.parquet").get(KEY)
+    again = VerdictStore(tmp_path / "verdicts.parquet").get(*KEY)
     assert again == CORRECT.with_warning("reused")
     assert store.rows()[0].task_id == "t"
     assert "reused" not in json.loads(store.rows()[0].verdict)["warnings"]
@@ -211,15 +211,30 @@ def test_verdicts_are_given_again_as_reused(tmp_path: Path) -> None:
 
 def test_another_policy_or_device_is_another_verdict(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path / "verdicts.parquet")
-    store.put(KEY, CORRECT, "t")
-    frozen = policies_of(JudgeSettings(weights="frozen"))
-    assert store.get(VerdictKey(KEY.task, KEY.submission, KEY.device, frozen)) is None
-    assert store.get(VerdictKey(KEY.task, KEY.submission, "cuda:0", KEY.policies)) is None
+    store.put(*KEY, verdict=CORRECT, task_id="t")
+    assert store.get(*KEY[:3], policies_of(JudgeSettings(weights="frozen"))) is None
+    assert store.get(*KEY[:2], "cuda:0", KEY[3]) is None
 
 
 def test_verdicts_that_blame_the_system_are_not_kept(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path / "verdicts.parquet")
-    store.put(KEY, failed("infrastructure", "system", "runner lost"), "t")
+    store.put(*KEY, verdict=failed("infrastructure", "system", "runner lost"), task_id="t")
     store.flush()
     assert len(store) == 0
     assert not (tmp_path / "verdicts.parquet").exists()
+
+
+def test_a_flush_after_lazy_ones_writes_everything(tmp_path: Path) -> None:
+    store = VerdictStore(tmp_path / "verdicts.parquet")
+    for number in range(50):
+        store.put(f"task{number}", *KEY[1:], verdict=CORRECT, task_id="t")
+        store.flush(lazily=True)
+    store.flush()
+    assert len(VerdictStore(tmp_path / "verdicts.parquet")) == 50
+
+
+def test_without_a_path_verdicts_stay_in_memory() -> None:
+    store = VerdictStore(None)
+    store.put(*KEY, verdict=CORRECT, task_id="t")
+    store.flush()
+    assert store.get(*KEY) is not None
