@@ -5,13 +5,20 @@ code. Floats are compared in float64, chunk by chunk, so that the largest tempor
 
 An output is a list of *leaves*: NumPy arrays in the order in which the output structure is walked.
 A ``Scale`` belongs to one *kind* of inputs (the task's own distribution, or one variant of it):
-measure it on at least six reference outputs of that kind and compare only outputs of that kind by it.
+measure it on at least six reference outputs of that kind and compare only outputs of that kind by
+it. The rules are those of the comparison's three questions: is every element near enough, are all of
+them together near enough, and was the arithmetic precise enough.
+
+Not covered: complex leaves (``ValueError``), and the rank margin of index outputs, which only the
+task's own operator could tell (``disagreement`` exempts what the baselines themselves cannot agree on).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +29,23 @@ from cudaagent.judge.verdict import Failure
 Array = NDArray[Any]
 Output = Sequence[Array]
 """One output: its leaves."""
+
+MIN_INPUTS = 6
+ELEMENT_TOLERANCE = 1e-2
+AGGREGATE_TOLERANCE = 0.1
+BASELINE_LIMIT = 0.05
+"""A baseline whose own error is above this share of sigma makes the task inseparable."""
+PRECISION_FACTOR = 4.5
+PRECISION_FLOOR = {
+    "float64": 2.0**-47,
+    "float32": 2.0**-18,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+}
+"""Share of the output's rms below which an error is never held against a candidate."""
+
+_BASELINE_ERRORS = 8.0
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +65,10 @@ class LeafLayout:
     """``float32``, ``bfloat16``, ``int64``, ``bool``, ..."""
     shape: tuple[int, ...]
 
+    @property
+    def is_float(self) -> bool:
+        return "float" in self.dtype
+
 
 @dataclass(frozen=True, slots=True)
 class LeafScale:
@@ -48,9 +76,18 @@ class LeafScale:
 
     layout: LeafLayout
     sigma: float = 0.0
+    """rms over elements and inputs of (reference - its mean over the inputs)."""
     baseline_largest: float = 0.0
+    """Largest error of a baseline under the precision policy (``e`` of the tolerance)."""
     baseline_rms: float = 0.0
     output_rms: float = 0.0
+
+    def allowance(self, policy: Policy) -> tuple[float, float, float]:
+        """(a, b, c): an element may be off by max(a + b |reference|, c)."""
+        if policy.tolerance == "paper":
+            return ELEMENT_TOLERANCE, ELEMENT_TOLERANCE, 0.0
+        base = ELEMENT_TOLERANCE * self.sigma
+        return base, ELEMENT_TOLERANCE, _BASELINE_ERRORS * self.baseline_largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +99,38 @@ class Scale:
     @property
     def baseline_ratio(self) -> float:
         """The baseline's rms error over sigma, worst float leaf (``error_baseline``)."""
-        raise NotImplementedError
+        return max((_ratio(leaf.baseline_rms, leaf.sigma) for leaf in self.leaves), default=0.0)
 
 
-def from_raw(data: bytes | memoryview, layout: LeafLayout) -> Array:
+def from_raw(data: bytes | bytearray | memoryview, layout: LeafLayout) -> Array:
     """The contiguous bytes of a leaf as an array of ``layout.shape``; bfloat16 becomes float32.
 
     Raises:
         ValueError: the number of bytes does not fit the layout.
     """
-    raise NotImplementedError
+    if layout.dtype == "bfloat16":
+        words = np.frombuffer(data, dtype=np.uint16).astype(np.uint32)
+        return (words << 16).view(np.float32).reshape(layout.shape)
+    return np.frombuffer(data, dtype=np.dtype(layout.dtype)).reshape(layout.shape)
 
 
 def check_layout(
     actual: Sequence[LeafLayout], expected: Sequence[LeafLayout], *, stage: str = "verify"
 ) -> Failure | None:
     """``wrong-structure``, ``wrong-shape`` or ``wrong-dtype``, or None."""
-    raise NotImplementedError
+    if [leaf.name for leaf in actual] != [leaf.name for leaf in expected]:
+        got = ", ".join(leaf.name for leaf in actual) or "nothing"
+        want = ", ".join(leaf.name for leaf in expected) or "nothing"
+        return Failure("wrong-structure", stage, f"forward returns {got}; the model returns {want}")
+    for have, want in zip(actual, expected, strict=True):
+        evidence = {"leaf": want.name}
+        if have.shape != want.shape:
+            text = f"{want.name} has shape {have.shape}; the model's has {want.shape}"
+            return Failure("wrong-shape", stage, text, evidence)
+        if have.dtype != want.dtype:
+            text = f"{want.name} has dtype {have.dtype}; the model's has {want.dtype}"
+            return Failure("wrong-dtype", stage, text, evidence)
+    return None
 
 
 def measure_scale(
@@ -96,12 +148,40 @@ def measure_scale(
     Raises:
         ValueError: fewer than six inputs, or outputs that do not belong together.
     """
-    raise NotImplementedError
+    if len(reference_outputs) < MIN_INPUTS:
+        raise ValueError(f"a scale needs {MIN_INPUTS} inputs, got {len(reference_outputs)}")
+    arms = [arm for arm in (baseline_outputs, compiled_outputs) if arm]
+    if not arms or any(len(arm) != len(reference_outputs) for arm in arms):
+        raise ValueError("each baseline needs one output for every reference output")
+    if layouts is None:
+        layouts = _layouts(baseline_outputs[0])
+    scales: list[LeafScale] = []
+    for position, layout in enumerate(layouts):
+        if not layout.is_float:
+            scales.append(LeafScale(layout))
+            continue
+        references = [_flat(output[position]) for output in reference_outputs]
+        sigma, output_rms = _spread(references)
+        worst, rms = 0.0, 0.0
+        for arm in arms:
+            largest, arm_rms = _errors([_flat(output[position]) for output in arm], references)
+            worst, rms = max(worst, largest), max(rms, arm_rms)
+        scales.append(LeafScale(layout, sigma, worst, rms, output_rms))
+    return Scale(tuple(scales))
 
 
 def disagreement(reference: Output, *baselines: Output) -> list[NDArray[np.bool_] | None]:
     """Per leaf: elements of exact leaves on which the baselines disagree; None where nowhere."""
-    raise NotImplementedError
+    masks: list[NDArray[np.bool_] | None] = []
+    for position, leaf in enumerate(reference):
+        mask: NDArray[np.bool_] | None = None
+        if leaf.dtype.kind in "iub":
+            for baseline in baselines:
+                differs = _flat(leaf) != _flat(baseline[position])
+                if bool(differs.any()):
+                    mask = differs if mask is None else mask | differs
+        masks.append(mask)
+    return masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +202,6 @@ class LeafComparison:
     got: float
     expected: float
     allowed: float
-    sigma: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +214,33 @@ class Comparison:
 
     def failure(self, stage: str = "verify") -> Failure | None:
         """The elementwise rule: ``non-finite`` or ``wrong-values`` with a sentence, or None."""
-        raise NotImplementedError
+        wrong = [leaf for leaf in self.leaves if leaf.wrong]
+        if not wrong:
+            return None
+        leaf = max(wrong, key=lambda item: (item.nonfinite > 0, item.wrong))
+        code = "non-finite" if leaf.nonfinite else "wrong-values"
+        count = leaf.nonfinite or leaf.wrong
+        total = math.prod(leaf.layout.shape) if leaf.nonfinite else leaf.elements
+        where = f"{leaf.layout.name}{list(leaf.index)}" if leaf.index else leaf.layout.name
+        text = f"{self.label}: {where} is {leaf.got:.6g}, expected {leaf.expected:.6g}"
+        if code == "wrong-values":
+            text += f", off by {abs(leaf.got - leaf.expected):.3g} where {leaf.allowed:.3g} is allowed"
+        text += f"; {count} of {total} compared elements are wrong"
+        return Failure(
+            code,
+            stage,
+            text,
+            {
+                "input": self.label,
+                "leaf": leaf.layout.name,
+                "index": list(leaf.index),
+                "got": _jsonable(leaf.got),
+                "expected": _jsonable(leaf.expected),
+                "allowed": _jsonable(leaf.allowed),
+                "wrong": count,
+                "elements": total,
+            },
+        )
 
 
 def compare(
@@ -151,29 +256,262 @@ def compare(
     """Compare one output; sizes must already fit (``check_layout``).
 
     ``offsets``: the leaves are flat pieces that begin at these elements of the whole leaf.
-    ``exempt``: what ``disagreement`` gave for this input.
+    ``exempt``: what ``disagreement`` gave for this input (or the same pieces of it).
+
+    Raises:
+        ValueError: leaves of different number or size, or a complex leaf.
     """
-    raise NotImplementedError
+    if not len(actual) == len(expected) == len(scale.leaves):
+        raise ValueError("the outputs do not have the scale's number of leaves")
+    results: list[LeafComparison] = []
+    for position, leaf in enumerate(scale.leaves):
+        got, want = _flat(actual[position]), _flat(expected[position])
+        if got.size != want.size:
+            raise ValueError(f"{leaf.layout.name}: {got.size} elements against {want.size}")
+        if leaf.layout.is_float:
+            result = _compare_floats(got, want, leaf.layout, leaf.allowance(policy))
+        else:
+            mask = exempt[position] if exempt is not None else None
+            result = _compare_exactly(got, want, leaf.layout, mask)
+        start = offsets[position] if offsets is not None else 0
+        results.append(_locate(result, start))
+    return Comparison(label, tuple(results))
 
 
 class Pool:
-    """The aggregate rule over all outputs of one kind."""
+    """The aggregate rules over all outputs of one kind of inputs."""
 
     def __init__(self, scale: Scale, policy: Policy) -> None:
-        raise NotImplementedError
+        self._scale = scale
+        self._policy = policy
+        self._squares = [0.0] * len(scale.leaves)
+        self._elements = [0] * len(scale.leaves)
 
     def add(self, comparison: Comparison) -> None:
-        raise NotImplementedError
+        """Take one output's errors in; its scale must be this pool's."""
+        for position, leaf in enumerate(comparison.leaves):
+            self._squares[position] += leaf.squared_error
+            self._elements[position] += leaf.elements
 
     @property
     def error(self) -> float:
         """rms error over sigma, worst float leaf (``error_candidate``)."""
-        raise NotImplementedError
+        return max((_ratio(rms, leaf.sigma) for leaf, rms in self._floats()), default=0.0)
 
     def failure(self, stage: str = "verify") -> Failure | None:
         """``wrong-values`` when the pooled rms error exceeds 0.1 sigma, else None."""
-        raise NotImplementedError
+        if self._policy.tolerance == "paper":
+            return None
+        for leaf, rms in self._floats():
+            ratio = _ratio(rms, leaf.sigma)
+            if ratio > AGGREGATE_TOLERANCE:
+                text = (
+                    f"{leaf.layout.name}: over all elements the error is {ratio:.3g} of how much the "
+                    f"output varies from input to input; {AGGREGATE_TOLERANCE} is allowed. Single "
+                    "elements are near, so a term that depends on the input is probably missing"
+                )
+                return Failure("wrong-values", stage, text, {"leaf": leaf.layout.name, "ratio": ratio})
+        return None
 
     def precision_failure(self, stage: str = "verify") -> Failure | None:
-        """``precision``: meaningful only where inputs and parameters have zero mean."""
-        raise NotImplementedError
+        """``precision`` or None; meaningful only where inputs and parameters have zero mean."""
+        if self._policy.precision == "paper":
+            return None
+        for leaf, rms in self._floats():
+            floor = PRECISION_FLOOR.get(leaf.layout.dtype, 0.0) * leaf.output_rms
+            limit = PRECISION_FACTOR * max(leaf.baseline_rms, floor)
+            if rms > limit:
+                text = (
+                    f"{leaf.layout.name}: rms error {rms:.3g} against float64, the baseline's is "
+                    f"{leaf.baseline_rms:.3g} and {limit:.3g} is allowed: accumulate in float32 or "
+                    f"wider, use nothing narrower than {leaf.layout.dtype}, round instead of truncating"
+                )
+                evidence = {"leaf": leaf.layout.name, "rms": rms, "limit": limit}
+                return Failure("precision", stage, text, evidence)
+        return None
+
+    def _floats(self) -> Iterator[tuple[LeafScale, float]]:
+        for leaf, squares, elements in zip(
+            self._scale.leaves, self._squares, self._elements, strict=True
+        ):
+            if leaf.layout.is_float and elements:
+                yield leaf, math.sqrt(min(squares, sys.float_info.max) / elements)
+
+
+def _layouts(output: Output) -> list[LeafLayout]:
+    single = len(output) == 1
+    return [
+        LeafLayout("output" if single else f"output[{i}]", leaf.dtype.name, leaf.shape)
+        for i, leaf in enumerate(output)
+    ]
+
+
+def _flat(leaf: Array) -> Array:
+    if leaf.dtype.kind == "c":
+        raise ValueError("complex outputs cannot be compared")
+    return np.ascontiguousarray(leaf).reshape(-1)
+
+
+def _ratio(rms: float, sigma: float) -> float:
+    # A leaf that is the same for every input has no scale; the elementwise rule alone judges it.
+    return min(rms / sigma, sys.float_info.max) if sigma > 0 else 0.0
+
+
+def _jsonable(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _chunks(size: int) -> Iterator[slice]:
+    for start in range(0, size, _CHUNK):
+        yield slice(start, min(start + _CHUNK, size))
+
+
+def _spread(references: Sequence[Array]) -> tuple[float, float]:
+    """(sigma, rms of the output) over elements that are finite in every reference."""
+    inputs = len(references)
+    size = references[0].size
+    buffer = np.empty((inputs, min(_CHUNK, size)))
+    varied = squared = 0.0
+    count = 0
+    for part in _chunks(size):
+        block = buffer[:, : part.stop - part.start]
+        for row, reference in zip(block, references, strict=True):
+            row[:] = reference[part]
+        total = float(np.vdot(block, block))
+        if not math.isfinite(total):
+            block = block[:, np.isfinite(block).all(axis=0)]
+            total = float(np.vdot(block, block))
+        squared += total
+        centred = block - block.mean(axis=0)
+        varied += float(np.vdot(centred, centred))
+        count += block.size
+    if not count:
+        return 0.0, 0.0
+    return math.sqrt(varied / count), math.sqrt(squared / count)
+
+
+def _errors(outputs: Sequence[Array], references: Sequence[Array]) -> tuple[float, float]:
+    """(largest error, rms error) of a baseline."""
+    layout = LeafLayout("", "float64", ())
+    unlimited = (math.inf, 0.0, math.inf)
+    results = [
+        _compare_floats(output, reference, layout, unlimited)
+        for output, reference in zip(outputs, references, strict=True)
+    ]
+    count = sum(result.elements for result in results)
+    squares = sum(result.squared_error for result in results)
+    largest = max(result.largest_error for result in results)
+    return largest, math.sqrt(squares / count) if count else 0.0
+
+
+def _locate(result: LeafComparison, start: int) -> LeafComparison:
+    """The flat position in ``index`` as a position in the leaf's shape."""
+    shape = result.layout.shape
+    if not shape or not result.index:
+        return replace(result, index=())
+    position = np.unravel_index(result.index[0] + start, shape)
+    return replace(result, index=tuple(int(i) for i in position))
+
+
+def _compare_exactly(
+    got: Array, want: Array, layout: LeafLayout, exempt: NDArray[np.bool_] | None
+) -> LeafComparison:
+    differs = got != want
+    elements = got.size
+    if exempt is not None:
+        skip = exempt.reshape(-1)
+        differs &= ~skip
+        elements -= int(skip.sum())
+    wrong = int(differs.sum())
+    at = int(differs.argmax()) if wrong else 0
+    values = (float(got[at]), float(want[at])) if got.size else (0.0, 0.0)
+    largest = abs(values[0] - values[1]) if wrong else 0.0
+    return LeafComparison(
+        layout, elements, 0.0, largest, wrong, 0, (at,) if wrong else (), *values, 0.0
+    )
+
+
+@dataclass(slots=True)
+class _Worst:
+    """What has been seen of a leaf so far; ``rank`` orders the elements worth reporting."""
+
+    squares: float = 0.0
+    largest: float = 0.0
+    elements: int = 0
+    wrong: int = 0
+    nonfinite: int = 0
+    rank: tuple[int, float] = (-1, 0.0)
+    at: int = 0
+    allowed: float = 0.0
+
+    def offer(self, severity: int, size: float, at: int, allowed: float) -> None:
+        """``severity``: 0 within the allowance, 1 beyond it, 2 a non-finite mismatch."""
+        if (severity, size) > self.rank:
+            self.rank, self.at, self.allowed = (severity, size), at, allowed
+
+
+def _compare_floats(
+    got: Array, want: Array, layout: LeafLayout, allowance: tuple[float, float, float]
+) -> LeafComparison:
+    base, slope, least = allowance
+    smallest = max(base, least)
+    error_buffer = np.empty(min(_CHUNK, got.size))
+    worst = _Worst()
+    for part in _chunks(got.size):
+        error = error_buffer[: part.stop - part.start]
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.subtract(got[part], want[part], out=error, dtype=np.float64)
+            squares = float(np.dot(error, error))
+        worst.elements += error.size
+        if not math.isfinite(squares):
+            squares = _mask_nonfinite(got[part], want[part], error, worst, part.start)
+        worst.squares += squares
+        high, low = float(error.max()), float(error.min())
+        largest = max(high, -low)
+        worst.largest = max(worst.largest, largest)
+        if largest <= smallest:
+            # The common case: no element can be beyond an allowance that is nowhere smaller.
+            if (0, largest) > worst.rank:
+                at = int(error.argmax() if high >= -low else error.argmin())
+                allowed = max(base + slope * abs(float(want[part.start + at])), least)
+                worst.offer(0, largest, part.start + at, allowed)
+            continue
+        _count_wrong(want[part], error, allowance, worst, part.start)
+    at = worst.at
+    values = (float(got[at]), float(want[at])) if got.size else (0.0, 0.0)
+    return LeafComparison(
+        layout, worst.elements, worst.squares, worst.largest, worst.wrong, worst.nonfinite,
+        (at,) if got.size else (), *values, worst.allowed,
+    )  # fmt: skip
+
+
+def _count_wrong(
+    want: Array, error: Array, allowance: tuple[float, float, float], worst: _Worst, start: int
+) -> None:
+    base, slope, least = allowance
+    size = np.abs(error)
+    with np.errstate(invalid="ignore"):
+        allowed = np.maximum(base + slope * np.abs(want.astype(np.float64)), least)
+    beyond = size > allowed
+    count = int(beyond.sum())
+    worst.wrong += count
+    ranked = np.where(beyond, size, -1.0) if count else size
+    at = int(ranked.argmax())
+    worst.offer(1 if count else 0, float(size[at]), start + at, float(allowed[at]))
+
+
+def _mask_nonfinite(
+    got: Array, want: Array, error: Array, worst: _Worst, start: int
+) -> float:
+    """Count mismatches, zero the errors of non-finite elements, and return the sum of squares."""
+    both = np.isfinite(got) & np.isfinite(want)
+    same = both | (got == want) | (np.isnan(got) & np.isnan(want))
+    error[~both] = 0.0
+    worst.elements -= int((~both).sum())
+    mismatches = int((~same).sum())
+    if mismatches:
+        worst.nonfinite += mismatches
+        worst.wrong += mismatches
+        worst.offer(2, 0.0, start + int((~same).argmax()), 0.0)
+    with np.errstate(over="ignore"):
+        return float(np.dot(error, error))
