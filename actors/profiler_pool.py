@@ -17,9 +17,9 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from cudaagent.config import Config
 from cudaagent.judge.verdict import Baseline, Purpose, Verdict, failed
-from cudaagent.run_dir import VerdictStore
 from cudaagent.tasks.task import Task
 from cudaagent.toolchain.compiler import CompileResult
+from cudaagent.verdict_store import VerdictStore, policies_of
 from cudaagent.workspace.submission import Submission
 
 _RETRIES = 2
@@ -30,17 +30,16 @@ class ProfilerPool:
     """Dispatches to free profilers in the order of arrival."""
 
     def __init__(
-        self, profilers: list[ray.actor.ActorHandle], config: Config, store: str | None
+        self, profilers: list[ray.actor.ActorHandle], config: Config, store: str
     ) -> None:
         self._profilers = profilers
         self._free: asyncio.Queue[int] = asyncio.Queue()
         for index in range(len(profilers)):
             self._free.put_nowait(index)
-        self._store = VerdictStore(None if store is None else Path(store))
-        judge = config.judge
-        self._policies = f"{judge.precision}/{judge.weights}/{judge.tolerance}/{judge.reward}"
+        self._store = VerdictStore(Path(store))
+        self._policies = policies_of(config.judge)
         self._device: str | None = None
-        self._running: dict[tuple[str, ...], asyncio.Future[Verdict]] = {}
+        self._running: dict[tuple[str, str, str, str], asyncio.Future[Verdict]] = {}
         self.judged = 0
 
     async def prepare(self, task: Task) -> Baseline:
@@ -58,13 +57,12 @@ class ProfilerPool:
         build: CompileResult | None,
         purpose: Purpose = "judge",
     ) -> Verdict:
-        if self._device is None:
-            self._device = await self._profilers[0].device.remote()
-        policies = self._policies if purpose == "judge" else f"{self._policies}/{purpose}"
-        key = (task.digest, submission.digest, self._device, policies)
+        device = await self.ready()
+        policies = self._policies if purpose == "judge" else f"{self._policies} purpose={purpose}"
+        key = (task.digest, submission.digest, device, policies)
         known = self._store.get(*key)
         if known is not None:
-            return known.with_warning("reused")
+            return known
         if key in self._running:
             verdict = await asyncio.shield(self._running[key])
             return verdict if verdict.blames_system else verdict.with_warning("reused")
@@ -72,9 +70,8 @@ class ProfilerPool:
         self._running[key] = future
         try:
             verdict = await self._judge(task, submission, build, purpose)
-            if not verdict.blames_system:
-                self._store.put(*key, verdict=verdict, task_id=task.id)
-                self._store.flush()
+            self._store.put(*key, verdict=verdict, task_id=task.id)
+            self._store.flush(lazily=True)
             future.set_result(verdict)
             return verdict
         except BaseException as error:
@@ -105,9 +102,15 @@ class ProfilerPool:
             log.warning("judgement of %s failed, retried: %s", task.id, reason)
         return failed("infrastructure", "system", f"{1 + _RETRIES} attempts failed: {reason}")
 
-    async def forget(self) -> None:
-        """Write what is remembered to disk."""
+    async def flush(self) -> None:
+        """Write every verdict to disk."""
         self._store.flush()
+
+    async def ready(self) -> str:
+        """The device's name, once a profiler has answered."""
+        if self._device is None:
+            self._device = await self._profilers[0].device.remote()
+        return self._device
 
 
 class RemoteJudge:

@@ -20,38 +20,35 @@ from cudaagent.agent.trajectory import Trajectory, read_trajectories, write_traj
 class ReplayBuffer:
     """Batches of trajectories, published by the driver, pulled by the learner's workers."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = Path(directory)
+    def __init__(self) -> None:
         self._batches: dict[str, list[ray.ObjectRef]] = {}
+        self._paths: dict[str, Path] = {}
         self._published = asyncio.Condition()
 
-    def path(self, batch_id: str) -> Path:
-        return self._directory / f"{batch_id}.parquet"
+    async def add(self, batch_id: str, path: str, references: Sequence[ray.ObjectRef]) -> int:
+        """Store a batch (references to lists of trajectories) and write it to ``path``.
 
-    async def add(self, batch_id: str, references: Sequence[ray.ObjectRef]) -> int:
-        """Store a batch (references to lists of trajectories) and write its Parquet file.
-
-        Returns the number of trajectories, after the file is on disk.
+        Dropped trajectories (no reward) are kept on disk and left out of the batch. Returns the
+        number of trajectories in the batch, after the file is on disk.
         """
         parts = await asyncio.gather(*references)
         trajectories = [item for part in parts for item in part]
-        await asyncio.to_thread(write_trajectories, self.path(batch_id), trajectories)
-        # Re-put here: an object that a rollout worker returned is lost with that worker's node.
-        await self._publish(batch_id, [ray.put(item) for item in trajectories])
-        return len(trajectories)
+        await asyncio.to_thread(write_trajectories, Path(path), trajectories)
+        return await self._publish(batch_id, path, trajectories)
 
-    async def restore(self, batch_id: str) -> int:
-        """Publish a batch from its Parquet file; -1 when there is none."""
-        if not self.path(batch_id).is_file():
-            return -1
-        trajectories = await asyncio.to_thread(read_trajectories, self.path(batch_id))
-        await self._publish(batch_id, [ray.put(item) for item in trajectories])
-        return len(trajectories)
+    async def restore(self, batch_id: str, path: str) -> int:
+        """Publish a batch from its Parquet file; returns the number of trajectories in it."""
+        trajectories = await asyncio.to_thread(read_trajectories, Path(path))
+        return await self._publish(batch_id, path, trajectories)
 
-    async def _publish(self, batch_id: str, references: list[ray.ObjectRef]) -> None:
+    async def _publish(self, batch_id: str, path: str, items: list[Trajectory]) -> int:
+        # Put again here: an object that a rollout worker returned dies with that worker's node.
+        references = [ray.put(item) for item in _rewarded(items)]
         async with self._published:
             self._batches[batch_id] = references
+            self._paths[batch_id] = Path(path)
             self._published.notify_all()
+        return len(references)
 
     async def pull(self, batch_id: str, timeout_s: float) -> list[ray.ObjectRef] | None:
         """References of a batch, waiting for its publication; None when the time is over."""
@@ -68,9 +65,14 @@ class ReplayBuffer:
         """The trajectories themselves; read from disk when an object is lost."""
         try:
             return list(await asyncio.gather(*self._batches[batch_id]))
-        except (RayError, KeyError):
-            return await asyncio.to_thread(read_trajectories, self.path(batch_id))
+        except RayError:
+            return _rewarded(await asyncio.to_thread(read_trajectories, self._paths[batch_id]))
 
     async def release(self, batch_id: str) -> None:
         """Drop a batch's references; its Parquet file stays."""
         self._batches.pop(batch_id, None)
+        self._paths.pop(batch_id, None)
+
+
+def _rewarded(items: Sequence[Trajectory]) -> list[Trajectory]:
+    return [item for item in items if item.reward is not None]

@@ -1,0 +1,162 @@
+"""The learner: one actor that runs one Ray Train ``fit`` per stage in a thread of its own.
+
+``fit`` blocks, so the actor keeps it in a thread and answers the driver from others. The workers
+pull batches from the replay buffer by id, update, write a checkpoint and report the step here;
+the driver waits for that report. A worker that dies is restarted by Ray Train and continues after
+the newest checkpoint; a learner actor that dies is started again by the driver, likewise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from cudaagent.config import Config
+from cudaagent.errors import InfrastructureError
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One stage as the learner sees it."""
+
+    stage: str
+    batch_ids: tuple[str, ...]
+    """Batches of the stage in order; the stage ends after the last."""
+    first_step: int
+    """Global step of the first batch: step N is saved as ``checkpoints/step-N``."""
+    actor: str
+    """Hugging Face directory the actor starts from."""
+    critic: str | None
+    """Directory of the critic; None: the critic starts from the actor."""
+    optimizer: str | None
+    """Checkpoint whose optimizer state is continued; None: fresh optimizers."""
+    done: int
+    """Batches of the stage that are already in a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One batch learned: its metrics and the checkpoint that holds the new weights."""
+
+    step: int
+    checkpoint: str
+    metrics: dict[str, float]
+
+
+class Learner:
+    """Starts stages and hands their step results to the driver."""
+
+    def __init__(self, config: Config, run_dir: str, buffer: ray.actor.ActorHandle) -> None:
+        self._config = config
+        self._run_dir = Path(run_dir)
+        self._buffer = buffer
+        self._results: dict[int, StepResult] = {}
+        self._failure: str | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, plan: StagePlan) -> None:
+        """Begin a stage; returns at once."""
+        if self._thread is not None and self._thread.is_alive():
+            raise InfrastructureError("the learner is still in an earlier stage")
+        self._failure = None
+        self._results = {}
+        me = ray.get_runtime_context().current_actor
+        self._thread = threading.Thread(target=self._fit, args=(plan, me), daemon=True)
+        self._thread.start()
+
+    def _fit(self, plan: StagePlan, me: ray.actor.ActorHandle) -> None:
+        settings = self._config.learner
+        try:
+            trainer = TorchTrainer(
+                train_loop_per_worker,
+                train_loop_config={
+                    "plan": plan,
+                    "config": self._config,
+                    "run_dir": str(self._run_dir),
+                    "buffer": self._buffer,
+                    "learner": me,
+                },
+                torch_config=TorchConfig(backend="nccl" if settings.use_gpu else "gloo"),
+                scaling_config=ScalingConfig(
+                    num_workers=settings.workers,
+                    use_gpu=settings.use_gpu,
+                    resources_per_worker={"CPU": 1, **({"GPU": 1} if settings.use_gpu else {})},
+                ),
+                run_config=RunConfig(
+                    name=f"{plan.stage}-{plan.first_step + plan.done}-{time.time_ns()}",
+                    storage_path=str((self._run_dir / "ray_train").resolve()),
+                    failure_config=FailureConfig(max_failures=3),
+                ),
+            )
+            trainer.fit()
+        except Exception as error:
+            # The driver raises it: a thread has nobody to raise to.
+            self._failure = f"{type(error).__name__}: {error}"
+
+    def report(self, result: StepResult) -> None:
+        """Called by the worker of rank 0 after its checkpoint is on disk."""
+        self._results[result.step] = result
+
+    def wait(self, step: int, timeout_s: float) -> StepResult:
+        """The result of global step ``step``.
+
+        Raises:
+            InfrastructureError: the stage failed, or the step did not end within ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while step not in self._results:
+            if self._failure is not None:
+                raise InfrastructureError(f"learner failed: {self._failure}")
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"learner: step {step} not done within {timeout_s:.0f} s; "
+                    f"cluster has {ray.available_resources()} free"
+                )
+            time.sleep(_POLL_S)
+        return self._results[step]
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the stage's ``fit`` has returned."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                raise InfrastructureError(f"learner: stage not closed within {timeout_s:.0f} s")
+        if self._failure is not None:
+            raise InfrastructureError(f"learner failed: {self._failure}")
+
+
+def train_loop_per_worker(loop: dict[str, Any]) -> None:
+    """What each Ray Train worker runs: pull, learn, save, report, until the stage's last batch."""
+    from cudaagent.actors.stage_loops import StageLoop
+
+    plan: StagePlan = loop["plan"]
+    stage = StageLoop(plan, loop["config"], Path(loop["run_dir"]))
+    rank = ray.train.get_context().get_world_rank()
+    world = ray.train.get_context().get_world_size()
+    for index in range(stage.done, len(plan.batch_ids)):
+        trajectories = _pull(loop["buffer"], plan.batch_ids[index])
+        step = plan.first_step + index
+        result = stage.learn(trajectories, step, rank, world)
+        if rank == 0:
+            ray.get(loop["learner"].report.remote(result))
+        ray.train.report({"step": step, **result.metrics})
+
+
+def _pull(buffer: ray.actor.ActorHandle, batch_id: str) -> list[Any]:
+    references = None
+    while references is None:
+        references = ray.get(buffer.pull.remote(batch_id, 30.0))
+    try:
+        return ray.get(references)
+    except ray.exceptions.RayError:
+        return ray.get(buffer.trajectories.remote(batch_id))

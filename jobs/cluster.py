@@ -1,0 +1,247 @@
+"""The driver's view of the cluster: which Ray it talks to, and the actors of one run.
+
+Placement groups are created here, never inside an actor (one made there outlives it), each is
+waited for with a deadline, and all of them are removed on the way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+# Ray 2.60 turns token authentication on by itself after the first local cluster; said explicitly,
+# every process of ours agrees on it. Both must be set before ray is imported.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from cudaagent.actors.compile_sandbox import CompileSandbox, RemoteCompiler
+from cudaagent.actors.gpu_profiler import Profiler
+from cudaagent.actors.learner import Learner
+from cudaagent.actors.policy_engine import PolicyEngine
+from cudaagent.actors.profiler_pool import ProfilerPool, RemoteJudge
+from cudaagent.actors.replay_buffer import ReplayBuffer
+from cudaagent.actors.rollout_worker import RolloutWorker
+from cudaagent.config import Config
+from cudaagent.errors import InfrastructureError
+
+_PLACEMENT_S = 120.0
+_START_S = 300.0
+_TINY_CPU = 0.01
+"""A placement-group bundle needs some resource; a CPU profiler shares the machine by the lease."""
+
+
+def inside_job() -> bool:
+    """Whether this process is the entry point of ``ray job submit``."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
+def connect() -> None:
+    """Join the cluster of the job we run in, else start a local Ray of our own.
+
+    ``address="local"`` is explicit: another head on this machine, or the address file that a
+    killed head left behind, must not be joined by accident.
+    """
+    warnings.filterwarnings("ignore", module="ray")
+    if inside_job():
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        return
+    ray.init(
+        address="local",
+        num_cpus=max(1, os.cpu_count() or 1),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=256 << 20,
+    )
+
+
+class Cluster:
+    """The actors of one run; a context manager that ends what it started."""
+
+    def __init__(
+        self,
+        config: Config,
+        target: str,
+        *,
+        verdicts: Path,
+        learner_dir: Path | None = None,
+        latest: Path | None = None,
+        policy: bool = True,
+    ) -> None:
+        self.config = config
+        self.target = target
+        self._actors: list[Any] = []
+        self._groups: list[PlacementGroup] = []
+        self._verdicts = verdicts
+        self._learner_dir = learner_dir
+        self._latest = latest
+        self._with_policy = policy
+
+    def __enter__(self) -> Cluster:
+        connect()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        config = self.config
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        cache = str(Path.home() / ".cache" / "cudaagent" / "objects")
+        self.sandboxes = [
+            self._spawn(CompileSandbox, config, self.target, cache, name=f"sandbox-{i}", threads=2)
+            for i in range(config.rollout.sandboxes)
+        ]
+        self.profilers = self._start_profilers()
+        self.pool = self._spawn(
+            ProfilerPool, self.profilers, config, str(self._verdicts), name="pool",
+            threads=4096, strategy=here,
+        )  # fmt: skip
+        self.judge = RemoteJudge(self.pool)
+        self.compiler = RemoteCompiler(self.sandboxes)
+        if self._with_policy:
+            self.engine = self._spawn(
+                PolicyEngine,
+                config.policy,
+                config.learner.threads,
+                None if self._latest is None else str(self._latest),
+                name="engine",
+                threads=8,
+                num_gpus=0,
+            )
+            self.workers = [self.spawn_worker(i) for i in range(config.rollout.workers)]
+        if self._learner_dir is not None:
+            self.buffer = self._spawn(ReplayBuffer, name="buffer", threads=64, strategy=here)
+            self.learner = self._spawn(
+                Learner, config, str(self._learner_dir), self.buffer, name="learner",
+                threads=8, strategy=here,
+            )  # fmt: skip
+
+    def spawn_worker(self, index: int) -> Any:
+        """Start rollout worker ``index``; also used to replace one that died."""
+        return self._spawn(
+            RolloutWorker, self.config, self.target, self.engine, self.sandboxes, self.pool, index,
+            name=None, restarts=0, retries=0,
+        )  # fmt: skip
+
+    def _start_profilers(self) -> list[Any]:
+        count = self.config.rollout.profilers
+        bundle = {"GPU": 1, "CPU": 1} if self.target == "cuda" else {"CPU": _TINY_CPU}
+        group = self._place([bundle] * count, "profilers")
+        return [
+            self._spawn(
+                Profiler,
+                self.config,
+                self.target,
+                name=f"profiler-{index}",
+                num_gpus=1 if self.target == "cuda" else 0,
+                strategy=PlacementGroupSchedulingStrategy(
+                    group, placement_group_bundle_index=index
+                ),
+            )
+            for index in range(count)
+        ]
+
+    def _place(self, bundles: Sequence[dict[str, float]], name: str) -> PlacementGroup:
+        group = placement_group(list(bundles), strategy="PACK", name=f"cudaagent-{name}")
+        self._groups.append(group)
+        if not group.wait(_PLACEMENT_S):
+            raise InfrastructureError(
+                f"{name}: {len(bundles)} bundles of {bundles[0]} not placed within "
+                f"{_PLACEMENT_S:.0f} s; free now: {ray.available_resources()}. "
+                f"Lower rollout.{name} or add nodes"
+            )
+        return group
+
+    def _spawn(
+        self,
+        cls: type,
+        *args: Any,
+        name: str | None,
+        threads: int = 1,
+        num_gpus: float = 0,
+        restarts: int = -1,
+        retries: int = 3,
+        strategy: Any = "DEFAULT",
+    ) -> Any:
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "num_gpus": num_gpus,
+            "max_concurrency": threads,
+            "max_restarts": restarts,
+            "max_task_retries": retries,
+            "scheduling_strategy": strategy,
+        }
+        if name is not None:
+            options["name"] = f"{self.config.run.name}/{name}"
+        actor = ray.remote(cls).options(**options).remote(*args)
+        self._actors.append(actor)
+        return actor
+
+    def ready(self) -> str:
+        """Wait until judge and engine answer; returns the device's name.
+
+        Raises:
+            UserError: a checkpoint, target or sandbox that this machine cannot serve.
+        """
+        return _call(lambda: ray.get(self._ready_references(), timeout=_START_S)[0])
+
+    def _ready_references(self) -> list[Any]:
+        references = [self.pool.ready.remote()]
+        if self._with_policy:
+            references.append(self.engine.version.remote())
+        return references
+
+    def close(self) -> None:
+        """End the actors, the placement groups and a local Ray."""
+        if not ray.is_initialized():
+            return
+        with contextlib.suppress(RayActorError, ray.exceptions.GetTimeoutError, AttributeError):
+            ray.get([p.close.remote() for p in self.profilers], timeout=20)
+        for actor in self._actors:
+            ray.kill(actor)
+        for group in self._groups:
+            remove_placement_group(group)
+        self._actors, self._groups = [], []
+        ray.shutdown()
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    """Run ``function``; an error of ours that crossed Ray is raised as what it is."""
+    from cudaagent.errors import CudaAgentError
+
+    try:
+        return function()
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CudaAgentError):
+            raise error.cause from None
+        raise
+    except RayActorError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, CudaAgentError):
+            raise cause from None
+        raise InfrastructureError(f"an actor did not start: {error}") from error
