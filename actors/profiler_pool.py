@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 class ProfilerPool:
     """Dispatches to free profilers in the order of arrival."""
 
-    def __init__(
-        self, profilers: list[ray.actor.ActorHandle], config: Config, store: str
-    ) -> None:
+    def __init__(self, profilers: list[ray.actor.ActorHandle], config: Config, store: str) -> None:
         self._profilers = profilers
         self._free: asyncio.Queue[int] = asyncio.Queue()
         for index in range(len(profilers)):

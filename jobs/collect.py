@@ -93,9 +93,7 @@ def _submit(cluster: Cluster, running: dict[Any, Any], worker: int, chunk: Any) 
     running[summaries] = (_Running(worker, tuple(chunk)), trajectories)
 
 
-def _chunks(
-    specs: Sequence[EpisodeSpec], size: int, workers: int
-) -> list[tuple[EpisodeSpec, ...]]:
+def _chunks(specs: Sequence[EpisodeSpec], size: int, workers: int) -> list[tuple[EpisodeSpec, ...]]:
     size = max(1, min(size, -(-len(specs) // workers)))
     return [tuple(specs[i : i + size]) for i in range(0, len(specs), size)]
 
@@ -114,7 +112,5 @@ def _again(
         attempts[root] = attempts.get(root, 0) + 1
         if attempts[root] <= retries:
             spec = by_id[summary.id]
-            again.append(
-                replace(spec, id=f"{root}~{attempts[root]}", seed=spec.seed + (1 << 40))
-            )
+            again.append(replace(spec, id=f"{root}~{attempts[root]}", seed=spec.seed + (1 << 40)))
     return again

@@ -9,24 +9,24 @@ and value pretraining, then agentic PPO), whichever stages a command runs.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import copy
 import random
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 import ray
 from ray.exceptions import RayActorError
 
-from cudaagent.actors.rollout_worker import EpisodeSummary
 from cudaagent.agent.episode import EpisodeSpec
 from cudaagent.config import STAGES, Config
 from cudaagent.errors import InfrastructureError, UserError
 from cudaagent.files import write_text
 from cudaagent.jobs.cluster import Cluster
 from cudaagent.jobs.collect import Collected, collect
+from cudaagent.jobs.evaluation import evaluate_tasks, report_to, seed_of
 from cudaagent.jobs.progress import Progress
 from cudaagent.jobs.tasks import make_tasks
 from cudaagent.rl.stages import StagePlan, StepResult
@@ -49,10 +49,11 @@ class TrainingSession:
     """Context manager around the actors of one run."""
 
     def __init__(self, config: Config, run: RunDir, *, from_scratch: bool = False) -> None:
-        self._config = config
+        self._config = copy.deepcopy(config)
         self._run = run
+        self._base = run.path.resolve()
         self._from_scratch = from_scratch
-        self._latest = run.path / "policy"
+        self._latest = self._base / "policy"
         self._train: list[Task] = []
         self._heldout: list[Task] = []
         self._isolation = ""
@@ -63,11 +64,15 @@ class TrainingSession:
         if self._from_scratch:
             self._cold_start()
         self._initial = _local_directory(config.policy.spec)
+        config.policy.spec = f"hf:{self._initial}"
+        if saved := self._run.checkpoints():
+            # A kill between a checkpoint and its publication left the pointer one step behind.
+            self._point_to(saved[-1])
         self._cluster = Cluster(
             config,
             target,
-            verdicts=self._run.path / "verdicts.parquet",
-            learner_dir=self._run.path,
+            verdicts=self._base / "verdicts.parquet",
+            learner_dir=self._base,
             latest=self._latest,
         )
         self._cluster.__enter__()
@@ -117,9 +122,9 @@ class TrainingSession:
             batch_ids=tuple(self._batch_id(stage, index) for index in range(count)),
             first_step=first,
             done=done,
-            actor=str(start or self._initial),
-            critic=str(critic) if critic is not None and critic.is_dir() else None,
-            optimizer=str(start) if start is not None and 0 < done < count else None,
+            actor=str(start.resolve() if start is not None else self._initial),
+            critic=str(critic.resolve()) if critic is not None and critic.is_dir() else None,
+            optimizer=str(start.resolve()) if start is not None and 0 < done < count else None,
         )
 
     def _steps(self, stage: str) -> int:
@@ -166,7 +171,7 @@ class TrainingSession:
         else:
             started = time.monotonic()
             specs = self._specs(name, int(number), self._episodes(plan.stage))
-            collected = collect(self._cluster, specs, self._advance)
+            collected = collect(self._cluster, specs, report_to(self._bar))
             size = ray.get(buffer.add.remote(batch_id, str(path), collected.references))
             ray.get(self._cluster.pool.flush.remote())
             self._record_rollout(plan.stage, index, collected, time.monotonic() - started)
@@ -174,11 +179,6 @@ class TrainingSession:
             raise InfrastructureError(
                 f"every episode of {batch_id} was dropped; see drop reasons in events.jsonl"
             )
-
-    def _advance(self, summaries: Sequence[EpisodeSummary]) -> None:
-        rewards = [s.reward for s in summaries if s.reward is not None]
-        mean = sum(rewards) / len(rewards) if rewards else float("nan")
-        self._bar.advance(len(summaries), f"reward {mean:+.2f}")
 
     def learn(self, plan: StagePlan, index: int) -> StepResult:
         """Wait for the learner to finish batch ``index``; starts it again when its actor died."""
@@ -200,9 +200,12 @@ class TrainingSession:
 
     def publish(self, result: StepResult) -> None:
         """Give the engine the new weights; the pointer comes first, for an engine that restarts."""
-        write_text(self._latest, f"{result.step + 1} {result.checkpoint}\n")
+        self._point_to(result.step)
         ray.get(self._cluster.engine.load.remote(result.checkpoint, result.step + 1))
         self._prune(result.step)
+
+    def _point_to(self, step: int) -> None:
+        write_text(self._latest, f"{step + 1} {self._base / 'checkpoints' / f'step-{step}'}\n")
 
     def _prune(self, newest: int) -> None:
         ends, total = set[int](), 0
@@ -217,33 +220,10 @@ class TrainingSession:
 
     def evaluate(self, label: str) -> None:
         """Sample the held-out tasks with the present policy, unless it was done already."""
-        path = self._run.evaluation_path(label)
-        if path.is_file() or not self._heldout:
-            return
-        settings = self._config.evaluation
-        specs = [
-            EpisodeSpec(
-                id=f"eval_{label}/{task.id}/{sample}",
-                task=task,
-                stage=f"eval_{label}",
-                step=0,
-                # Equal seeds for every label: what differs between two rows is the policy.
-                seed=_seed(self._config.run.seed, "evaluation", task.id, sample),
-                max_turns=settings.max_turns,
-                context_tokens=settings.context_tokens,
-                best=True,
-            )
-            for task in self._heldout
-            for sample in range(settings.samples)
-        ]
-        self._bar = Progress(f"evaluate {_TITLES.get(label, label)}", len(specs))
-        with self._bar:
-            collected = collect(self._cluster, specs, self._advance)
-        buffer = self._cluster.buffer
-        ray.get(buffer.add.remote(f"eval_{label}", str(path), collected.references))
-        ray.get(buffer.release.remote(f"eval_{label}"))
-        ray.get(self._cluster.pool.flush.remote())
-        self._remove(collected)
+        title = _TITLES.get(label, label)
+        collected = evaluate_tasks(self._cluster, self._run, self._heldout, label, title)
+        if collected is not None:
+            self._remove(collected)
 
     # Helpers
 
@@ -254,23 +234,21 @@ class TrainingSession:
         for index in range(count):
             epoch, position = divmod(step * count + index, len(self._train))
             order = list(self._train)
-            random.Random(_seed(self._config.run.seed, stage, "order", epoch)).shuffle(order)
+            random.Random(seed_of(self._config.run.seed, stage, "order", epoch)).shuffle(order)
             specs.append(
                 EpisodeSpec(
                     id=f"{stage}/{step}/{index}",
                     task=order[position],
                     stage=stage,
                     step=step,
-                    seed=_seed(self._config.run.seed, stage, step, index),
+                    seed=seed_of(self._config.run.seed, stage, step, index),
                     max_turns=settings.max_turns,
                     context_tokens=settings.context_tokens,
                 )
             )
         return specs
 
-    def _record_rollout(
-        self, stage: str, index: int, collected: Collected, seconds: float
-    ) -> None:
+    def _record_rollout(self, stage: str, index: int, collected: Collected, seconds: float) -> None:
         summaries = collected.summaries
         rewards = [s.reward for s in summaries if s.reward is not None]
         dropped = [s for s in summaries if s.drop_reason is not None]
@@ -306,11 +284,6 @@ class TrainingSession:
         if not (directory / "config.json").is_file():
             cold_start(directory, seed=self._config.run.seed)
         self._config.policy.spec = f"hf:{directory}"
-
-
-def _seed(*parts: object) -> int:
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:5], "big")
 
 
 def _count(values: Iterator[str]) -> dict[str, int]:

@@ -45,17 +45,20 @@ def check_source(task: Task) -> None:
         line = getattr(error, "lineno", None)
         where = f" on line {line}" if line else ""
         reason = getattr(error, "msg", None) or str(error)
-        raise TaskError(
-            "task-invalid", f"task {task.id}: syntax error{where}: {reason}"
-        ) from error
+        raise TaskError("task-invalid", f"task {task.id}: syntax error{where}: {reason}") from error
     names = {
         node.name
         for node in tree.body
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    for name, kind in (("Model", "class"), ("get_inputs", "function"), ("get_init_inputs", "function")):
+    for name, kind in (
+        ("Model", "class"),
+        ("get_inputs", "function"),
+        ("get_init_inputs", "function"),
+    ):
         if name not in names:
             raise TaskError(
-                "task-invalid", f"task {task.id}: no {kind} {name}; a task defines "
-                "Model, get_inputs and get_init_inputs at its top level"
+                "task-invalid",
+                f"task {task.id}: no {kind} {name}; a task defines "
+                "Model, get_inputs and get_init_inputs at its top level",
             )

@@ -1,0 +1,81 @@
+"""The commands that start actors: train, evaluate, synthesize."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cudaagent.config import Config, load_config, to_dict, to_yaml
+from cudaagent.errors import UserError
+from cudaagent.target import resolve_target
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one command; returns its exit status."""
+    overrides = list(options.overrides)
+    if options.target is not None:
+        overrides.append(f"target={options.target}")
+    if options.command == "evaluate":
+        overrides += [f"policy.spec={options.policy}", f"tasks.heldout={options.suite}"]
+    config = load_config(options.config, overrides)
+    if options.dry_run:
+        return _dry_run(config, as_json=options.json)
+    resolve_target(config.target)
+    if options.command == "train":
+        return _train(config, options)
+    if options.command == "evaluate":
+        return _evaluate(config, options)
+    return _synthesize(config, options)
+
+
+def _train(config: Config, options: argparse.Namespace) -> int:
+    from cudaagent.jobs.train import train
+    from cudaagent.report.command import command
+
+    run_dir = train(config, from_scratch=options.from_scratch)
+    return command([run_dir.path], as_json=options.json)
+
+
+def _evaluate(config: Config, options: argparse.Namespace) -> int:
+    from cudaagent.jobs.evaluate import evaluate
+    from cudaagent.report.command import command
+
+    return command([evaluate(config).path], as_json=options.json)
+
+
+def _synthesize(config: Config, options: argparse.Namespace) -> int:
+    from cudaagent.jobs.synthesize import synthesize
+
+    out: Path = options.out
+    if out.suffix != ".parquet":
+        raise UserError(f"--out {out}: give a name that ends in .parquet")
+    counts = synthesize(config, out)
+    print(json.dumps(counts) if options.json else f"{out}: {counts['tasks']} tasks")
+    return 0
+
+
+def _dry_run(config: Config, *, as_json: bool) -> int:
+    plan = placement(config)
+    if as_json:
+        print(json.dumps({"config": to_dict(config), "placement": plan}))
+        return 0
+    print(to_yaml(config), end="")
+    print("placement:")
+    for name, text in plan.items():
+        print(f"  {name}: {text}")
+    return 0
+
+
+def placement(config: Config) -> dict[str, str]:
+    """Which actors a run starts and what each asks Ray for."""
+    profiler = "0.01 CPU, timing lease" if config.target != "cuda" else "1 GPU, 1 CPU"
+    gpu = ", 1 GPU" if config.learner.use_gpu else ""
+    return {
+        "rollout workers": f"{config.rollout.workers} x 0 CPU, {config.rollout.chunk} episodes "
+        "side by side",
+        "compile sandboxes": f"{config.rollout.sandboxes} x 0 CPU",
+        "profilers": f"{config.rollout.profilers} x {profiler} (placement group)",
+        "profiler pool, policy engine, replay buffer, learner": "1 x 0 CPU each",
+        "learner workers": f"{config.learner.workers} x 1 CPU{gpu} (Ray Train)",
+    }
