@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary sibling of ``path`` (file or directory) that replaces it when the block ends well.
+    """A temporary sibling of ``path`` (file or directory) that replaces it if the block ends well.
 
     A directory replaces only an absent or older directory of the same name.
     """
