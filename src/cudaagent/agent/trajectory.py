@@ -46,6 +46,8 @@ class Turn:
     start: int
     end: int
     calls: tuple[ToolCall, ...] = ()
+    text: str = ""
+    """What the policy said, as the parser saw it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def _from_row(row: dict[str, Any]) -> Trajectory:
     values["loss_mask"] = np.asarray(row["loss_mask"], dtype=np.bool_)
     values["logprobs"] = np.asarray(row["logprobs"], dtype=np.float32)
     values["turns"] = tuple(
-        Turn(turn["start"], turn["end"], tuple(ToolCall(**call) for call in turn["calls"]))
+        Turn(**{**turn, "calls": tuple(ToolCall(**call) for call in turn["calls"])})
         for turn in json.loads(row["turns"])
     )
     values["files"] = json.loads(row["files"])

@@ -1,0 +1,80 @@
+"""Opens a policy by its URL-like string.
+
+``hf:MODEL_OR_DIR``, ``teacher``, ``replay:FILE``, ``openai:MODEL@BASE_URL``, ``vllm:MODEL``. Heavy
+libraries are imported only for the kind that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from cudaagent.errors import UserError
+from cudaagent.lease import TimingLease
+from cudaagent.policy.base import Policy
+
+KINDS = "hf:MODEL_OR_DIR, teacher, replay:FILE, openai:MODEL@BASE_URL or vllm:MODEL"
+
+
+def open_policy(
+    spec: str,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    lease: TimingLease | None = None,
+) -> Policy:
+    """The policy that ``spec`` names.
+
+    Args:
+        spec: see the module.
+        device: ``auto``, ``cpu`` or ``cuda``; for ``hf``.
+        threads: CPU threads of ``hf``; None leaves torch's setting.
+        lease: held shared while ``hf`` computes.
+
+    Raises:
+        UserError: unknown kind, or whatever the policy needs is missing.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind == "teacher" and not rest:
+        from cudaagent.policy.teacher import TeacherPolicy
+
+        return TeacherPolicy()
+    if not rest:
+        raise UserError(f"policy {spec!r} is none of {KINDS}")
+    if kind == "hf":
+        return _open_hf(rest, device, threads, lease)
+    if kind == "replay":
+        from cudaagent.policy.replay import ReplayPolicy
+
+        return ReplayPolicy.load(Path(rest))
+    if kind == "openai":
+        from cudaagent.policy.endpoint import EndpointPolicy
+
+        return EndpointPolicy.parse(rest)
+    if kind == "vllm":
+        raise UserError(_vllm_missing(rest))
+    raise UserError(f"policy {spec!r} is none of {KINDS}")
+
+
+def is_trainable(spec: str) -> bool:
+    """Whether trajectories of this policy carry the ids and log-probabilities that PPO needs."""
+    return spec.partition(":")[0] in ("hf", "vllm")
+
+
+def _open_hf(
+    directory: str, device: str, threads: int | None, lease: TimingLease | None
+) -> Policy:
+    from cudaagent.policy.hf import HFPolicy
+
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    return HFPolicy.load(directory, device=device, lease=lease)
+
+
+def _vllm_missing(model: str) -> str:
+    server = f"serve {model} with vLLM and use openai:{model}@http://HOST:8000/v1"
+    if importlib.util.find_spec("vllm") is None:
+        return f"policy vllm:{model}: vllm is not installed here; {server}"
+    return f"policy vllm:{model}: vLLM inside this process is not available yet; {server}"
