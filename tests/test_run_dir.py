@@ -111,8 +111,8 @@ def test_events_hold_numpy_and_non_finite_numbers(tmp_path: Path) -> None:
 def test_of_a_repeated_step_the_last_metrics_count(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for step, reward in ((0, 1.0), (1, 2.0), (10, 4.0), (1, 3.0)):
-        run.event("step", stage="agentic", step=step, reward=reward)
-    run.event("step", stage="single_turn", step=5, reward=0.0)
+        run.step("agentic", step, {"reward": reward})
+    run.step("single_turn", 5, {"reward": 0.0})
     assert [(m["step"], m["reward"]) for m in run.metrics("agentic")] == [
         (0, 1.0),
         (1, 3.0),

@@ -172,6 +172,10 @@ class RunDir:
         finally:
             os.close(fd)
 
+    def step(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append the learner's metrics of one step of a stage; ``metrics`` gives them back."""
+        self.event("step", stage=stage, step=step, **metrics)
+
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """All events in order, or those of one kind.
 
