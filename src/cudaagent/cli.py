@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,11 @@ from typing import NoReturn
 
 from cudaagent import __version__
 from cudaagent.errors import InfrastructureError, UserError
+
+
+_OVERRIDE = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*=")
+_OVERRIDES = "Configuration overrides are trailing key=value arguments, e.g. judge.precision=strict."
+_WITHOUT_OVERRIDES = ("doctor", "init-workspace", "report")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,9 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="one JSON object on stdout")
         if target:
             command.add_argument("--target", choices=("auto", "cuda", "cpu"), default=None)
-            command.add_argument(
-                "overrides", nargs="*", metavar="key=value", help="configuration overrides"
-            )
+            command.epilog = _OVERRIDES
         return command
 
     add("doctor", "Say what this machine has and what will therefore work.")
@@ -84,9 +88,7 @@ def _judging(command: argparse.ArgumentParser) -> None:
     command.add_argument("--precision", choices=("equal", "strict", "paper"), default=None)
     command.add_argument("--weights", choices=("live", "frozen"), default=None)
     command.add_argument("--tolerance", choices=("scaled", "paper"), default=None)
-    command.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="configuration overrides"
-    )
+    command.epilog = _OVERRIDES
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A terminated command ends the processes that it started, as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        options = build_parser().parse_intermixed_args(arguments)
+        # Overrides may stand anywhere, which argparse does not offer beside subcommands.
+        overrides = [a for a in arguments if _OVERRIDE.match(a)]
+        options = build_parser().parse_args([a for a in arguments if not _OVERRIDE.match(a)])
+        options.overrides = overrides
+        if overrides and options.command in _WITHOUT_OVERRIDES:
+            raise UserError(f"{options.command} takes no key=value overrides: {overrides[0]}")
         return _run(options)
     except UserError as error:
         return _fail(str(error), 2, as_json)
