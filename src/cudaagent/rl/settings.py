@@ -47,6 +47,10 @@ class PPOSettings:
     """Weight of the KL term against the batch's old policy (ours)."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus (ours)."""
+    value_clip: float | None = None
+    """Clip the critic's move from the batch's old value to this; None: unclipped (ours)."""
+    max_skipped_steps: int = 3
+    """Consecutive optimizer steps with non-finite gradients before the run ends (ours)."""
     micro_tokens: int = 16384
     """Tokens of one forward and backward; memory only, the gradient is the same."""
 
@@ -65,6 +69,14 @@ class RFTSettings:
     """Trajectories in one optimizer step (ours)."""
     max_repeats: int = 3
     """Identical consecutive tool calls above which a trajectory counts as a redundant loop."""
+    warmup_steps: int = 5
+    """Linear warm-up of the learning rate, in optimizer steps (ours)."""
+    max_grad_norm: float = 1.0
+    """Gradient norm to clip at (ours)."""
+    max_skipped_steps: int = 3
+    """Consecutive optimizer steps with non-finite gradients before the run ends (ours)."""
+    micro_tokens: int = 16384
+    """Tokens of one forward and backward; memory only, the gradient is the same."""
 
 
 @dataclass
@@ -85,6 +97,16 @@ class ValuePretrainingSettings:
     """Stop when explained variance on the held-out part reaches this."""
     patience: int = 3
     """Stop after so many epochs without improvement."""
+    gamma: float = 1.0
+    """Discount (paper)."""
+    warmup_steps: int = 5
+    """Linear warm-up of the learning rate, in optimizer steps (ours)."""
+    max_grad_norm: float = 1.0
+    """Gradient norm to clip at (ours)."""
+    max_skipped_steps: int = 3
+    """Consecutive optimizer steps with non-finite gradients before the run ends (ours)."""
+    micro_tokens: int = 16384
+    """Tokens of one forward and backward; memory only, the gradient is the same."""
 
 
 @dataclass
