@@ -10,47 +10,20 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 import ray.train
+import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from cudaagent.config import Config
 from cudaagent.errors import InfrastructureError
+from cudaagent.rl.stages import StageLoop, StagePlan, StepResult, options_of
 
 _POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """One stage as the learner sees it."""
-
-    stage: str
-    batch_ids: tuple[str, ...]
-    """Batches of the stage in order; the stage ends after the last."""
-    first_step: int
-    """Global step of the first batch: step N is saved as ``checkpoints/step-N``."""
-    actor: str
-    """Hugging Face directory the actor starts from."""
-    critic: str | None
-    """Directory of the critic; None: the critic starts from the actor."""
-    optimizer: str | None
-    """Checkpoint whose optimizer state is continued; None: fresh optimizers."""
-    done: int
-    """Batches of the stage that are already in a checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """One batch learned: its metrics and the checkpoint that holds the new weights."""
-
-    step: int
-    checkpoint: str
-    metrics: dict[str, float]
 
 
 class Learner:
@@ -137,19 +110,16 @@ class Learner:
 
 def train_loop_per_worker(loop: dict[str, Any]) -> None:
     """What each Ray Train worker runs: pull, learn, save, report, until the stage's last batch."""
-    from cudaagent.actors.stage_loops import StageLoop
-
     plan: StagePlan = loop["plan"]
-    stage = StageLoop(plan, loop["config"], Path(loop["run_dir"]))
-    rank = ray.train.get_context().get_world_rank()
-    world = ray.train.get_context().get_world_size()
+    config: Config = loop["config"]
+    torch.set_num_threads(config.learner.threads)
+    stage = StageLoop(plan, options_of(config, Path(loop["run_dir"])))
     for index in range(stage.done, len(plan.batch_ids)):
         trajectories = _pull(loop["buffer"], plan.batch_ids[index])
-        step = plan.first_step + index
-        result = stage.learn(trajectories, step, rank, world)
-        if rank == 0:
+        result = stage.learn(trajectories, plan.first_step + index)
+        if ray.train.get_context().get_world_rank() == 0:
             ray.get(loop["learner"].report.remote(result))
-        ray.train.report({"step": step, **result.metrics})
+        ray.train.report({"step": result.step, **result.metrics})
 
 
 def _pull(buffer: ray.actor.ActorHandle, batch_id: str) -> list[Any]:
