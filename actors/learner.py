@@ -21,7 +21,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from cudaagent.config import Config
 from cudaagent.errors import InfrastructureError
-from cudaagent.rl.stages import StageLoop, StagePlan, StepResult, options_of
+from cudaagent.rl.stages import StageLoop, StageOptions, StagePlan, StepResult
 
 _POLL_S = 0.05
 
@@ -113,13 +113,25 @@ def train_loop_per_worker(loop: dict[str, Any]) -> None:
     plan: StagePlan = loop["plan"]
     config: Config = loop["config"]
     torch.set_num_threads(config.learner.threads)
-    stage = StageLoop(plan, options_of(config, Path(loop["run_dir"])))
+    stage = StageLoop(plan, _options(config, Path(loop["run_dir"])))
     for index in range(stage.done, len(plan.batch_ids)):
         trajectories = _pull(loop["buffer"], plan.batch_ids[index])
         result = stage.learn(trajectories, plan.first_step + index)
         if ray.train.get_context().get_world_rank() == 0:
             ray.get(loop["learner"].report.remote(result))
         ray.train.report({"step": result.step, **result.metrics})
+
+
+def _options(config: Config, run_dir: Path) -> StageOptions:
+    return StageOptions(
+        run_dir=run_dir,
+        seed=config.run.seed,
+        device="cuda" if config.learner.use_gpu else "cpu",
+        ppo=config.ppo,
+        rft=config.rft,
+        value_pretraining=config.value_pretraining,
+        shuffle_rewards=config.run.shuffle_rewards,
+    )
 
 
 def _pull(buffer: ray.actor.ActorHandle, batch_id: str) -> list[Any]:

@@ -19,9 +19,8 @@ from typing import NoReturn
 from cudaagent import __version__
 from cudaagent.errors import InfrastructureError, UserError
 
-
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*=")
-_OVERRIDES = "Configuration overrides are trailing key=value arguments, e.g. judge.precision=strict."
+_OVERRIDES = "Configuration overrides are key=value arguments, e.g. judge.precision=strict."
 _WITHOUT_OVERRIDES = ("doctor", "init-workspace", "report")
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -71,10 +71,10 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def yardstick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunDir, str]]:
+def yardstick(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, str]:
     root = tmp_path_factory.mktemp("runs")
     output = finish(start(root, "whole"))
-    yield RunDir.existing(root / "whole"), output
+    return RunDir.existing(root / "whole"), output
 
 
 def test_the_run_trains_through_all_stages_and_ends_in_the_table(

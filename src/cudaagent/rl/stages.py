@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from cudaagent.agent.trajectory import Trajectory
-from cudaagent.config import Config
 from cudaagent.lease import TimingLease
 from cudaagent.rl import world
 from cudaagent.rl.checkpoint import load_checkpoint, save_checkpoint
@@ -182,16 +181,3 @@ def _after_newest(plan: StagePlan, run_dir: Path) -> StagePlan:
                 optimizer=str(directory),
             )
     return plan
-
-
-def options_of(config: Config, run_dir: Path) -> StageOptions:
-    """Pick a stage's options out of the whole configuration."""
-    return StageOptions(
-        run_dir=run_dir,
-        seed=config.run.seed,
-        device="cuda" if config.learner.use_gpu else "cpu",
-        ppo=config.ppo,
-        rft=config.rft,
-        value_pretraining=config.value_pretraining,
-        shuffle_rewards=config.run.shuffle_rewards,
-    )
