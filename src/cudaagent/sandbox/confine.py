@@ -4,13 +4,13 @@ The parent (a fork server or the launcher) calls ``confined_fork``. With namespa
 processes below it: a supervisor, PID 1 of the new namespaces, and the inner process, which alone
 runs ``entry``. The first two run nothing but this file and hold none of the parent's descriptors.
 PID 1 ends when the inner process ends, and the kernel then ends everything that the inner process
-left behind; the supervisor dies with the parent and PID 1 with the supervisor, so nothing survives a
-``kill -9`` of the parent, and the inner process cannot switch that off.
+left behind; the supervisor dies with the parent and PID 1 with the supervisor, so nothing survives
+a ``kill -9`` of the parent, and the inner process cannot switch that off.
 
 The inner process has an unprivileged uid, no capability, ``no_new_privs``, resource limits and a
-system call filter; with namespaces also its own mounts (see ``mounts``), network without interfaces,
-pids and IPC. Level ``process`` has the limits, the filter and a sweep of its descendants only: it
-sees the host's files and processes as its user does and may use the network.
+system call filter; with namespaces also its own mounts (see ``mounts``), a network without
+interfaces, pids and IPC. Level ``process`` has the limits, the filter and a sweep of its
+descendants only: it sees the host's files and processes as its user does and may use the network.
 
 Standard library only; light to import. Not covered: a total over the memory of several processes
 (limits are per process), and time, which is the caller's to watch.
@@ -118,17 +118,21 @@ class ConfinedChild:
         self._status = _read_status(self._channel)
         return self._status
 
+    def request_end(self) -> None:
+        """Have the inner process and all its descendants killed, without waiting for it."""
+        if self.isolation == "process":
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._supervisor_pidfd, signal.SIGTERM)
+        else:
+            self.send_signal(signal.SIGKILL)
+
     def kill(self, timeout_s: float = 10.0) -> ExitStatus:
         """End the inner process and all its descendants.
 
         Raises:
             InfrastructureError: something survived ``timeout_s``.
         """
-        if self.isolation == "process":
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._supervisor_pidfd, signal.SIGTERM)
-        else:
-            self.send_signal(signal.SIGKILL)
+        self.request_end()
         status = self.wait(timeout_s)
         if status is None:
             raise InfrastructureError(
@@ -188,9 +192,11 @@ def confined_fork(
     theirs.close()
     try:
         pid = _await_ready(ours)
-        return ConfinedChild(
+        child = ConfinedChild(
             pid, isolation, supervisor, ours, os.pidfd_open(pid), os.pidfd_open(supervisor)
         )
+        ours.send(b"G")  # only now may it run and end, and its pid be used again
+        return child
     except BaseException:
         ours.close()
         with contextlib.suppress(ProcessLookupError):
@@ -396,6 +402,8 @@ def _be_inner(inner: _Inner) -> NoReturn:
     try:
         _confine(inner)
         inner.channel.send(b"R")
+        if inner.channel.recv(1) != b"G":
+            os._exit(1)
         _close_all_but(*inner.keep_fds)
     except BaseException as error:
         _report_and_exit(inner.channel, error)

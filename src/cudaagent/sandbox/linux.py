@@ -166,7 +166,7 @@ def prctl(option: int, value: int, pointer: int = 0) -> None:
 
 
 def limit(kind: int, value: int) -> None:
-    """Set soft and hard limit ``kind`` to ``value`` or to the present hard limit if that is lower."""
+    """Set both limits of ``kind`` to ``value``, or to the present hard limit if that is lower."""
     _, hard = resource.getrlimit(kind)
     bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (bound, bound))

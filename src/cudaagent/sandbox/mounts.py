@@ -1,4 +1,4 @@
-"""The file system that an untrusted process sees: an allow-list, built in a private mount namespace.
+"""The files that an untrusted process sees: an allow-list in a private mount namespace.
 
 A new root on a tmpfs holds the system's own directories read-only, a minimal /dev, a fresh /proc,
 private /tmp and /dev/shm, the interpreter, and the binds that the caller asks for. Whatever is not

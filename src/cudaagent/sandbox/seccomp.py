@@ -1,9 +1,9 @@
 """A system call filter for untrusted processes, as raw BPF through prctl.
 
-Refuses (EPERM) what neither a compiler nor PyTorch needs and what reaches other processes or widens
-the kernel's surface: tracing, foreign memory, mounts, namespaces, modules, BPF, keys, perf, io_uring.
-Runs in the untrusted process just before its code. Not covered: calls that are allowed on purpose
-(files, threads, memory); the filter is a second wall behind the namespaces.
+Refuses (EPERM) what neither a compiler nor PyTorch needs and what reaches other processes or
+widens the kernel's surface: tracing, foreign memory, mounts, namespaces, modules, BPF, keys, perf,
+io_uring. Runs in the untrusted process just before its code. Not covered: calls that are allowed on
+purpose (files, threads, memory); the filter is a second wall behind the namespaces.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _NAMESPACE_FLAGS = 0x7E020000  # every CLONE_NEW* that clone(2) takes
 _X32 = 0x40000000
 _CLONE3 = 435
 
-# Numbers from 424 on are the same everywhere: open_tree, move_mount, fsopen, fsconfig, fsmount, fspick,
+# The same numbers everywhere: open_tree, move_mount, fsopen, fsconfig, fsmount, fspick,
 # pidfd_getfd, process_madvise, mount_setattr, io_uring_setup/enter/register.
 _COMMON = (428, 429, 430, 431, 432, 433, 438, 440, 442, 425, 426, 427)
 
 _ARCHITECTURES: dict[str, tuple[int, int, tuple[int, ...]]] = {
-    # audit architecture, clone, refused: ptrace, process_vm_readv/writev, mount, umount2, pivot_root,
-    # chroot, unshare, setns, kexec_load, kexec_file_load, bpf, add_key, request_key, keyctl,
-    # perf_event_open, init_module, finit_module, delete_module, userfaultfd, open_by_handle_at,
-    # name_to_handle_at, swapon, swapoff, reboot, kcmp, acct, quotactl
+    # audit architecture, clone, refused: ptrace, process_vm_readv/writev, mount, umount2,
+    # pivot_root, chroot, unshare, setns, kexec_load, kexec_file_load, bpf, add_key, request_key,
+    # keyctl, perf_event_open, init_module, finit_module, delete_module, userfaultfd,
+    # open_by_handle_at, name_to_handle_at, swapon, swapoff, reboot, kcmp, acct, quotactl
     "x86_64": (
         0xC000003E,
         56,
