@@ -64,7 +64,7 @@ class EpisodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Dropped:
-    """Why an episode counts for nothing; ``verdict`` says it in full, where there is more to say."""
+    """Why an episode counts for nothing; ``verdict`` says it in full where there is more."""
 
     reason: str
     verdict: Verdict | None
@@ -136,9 +136,7 @@ class Episode:
         if self.exit_reason is None:
             self._observe(calls)
 
-    def finish(
-        self, compiler: Compiler, judge: Judge, *, reward_of: str = "final"
-    ) -> Trajectory:
+    def finish(self, compiler: Compiler, judge: Judge, *, reward_of: str = "final") -> Trajectory:
         """Have the workspace judged and return the record of the episode.
 
         A failure of the task or the system drops the episode and is its verdict.
@@ -189,7 +187,9 @@ class Episode:
                     f"{len(logprobs)} log-probabilities for at most {request.max_new_tokens} tokens"
                 )
             if not np.isfinite(logprobs).all():
-                raise ValueError(f"policy gave a log-probability that is not finite: {self.spec.id}")
+                raise ValueError(
+                    f"policy gave a log-probability that is not finite: {self.spec.id}"
+                )
             mask = np.ones(count, dtype=np.bool_)
         self._ids.append(np.asarray(token_ids, dtype=np.int32))
         self._masks.append(mask)

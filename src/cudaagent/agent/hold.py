@@ -8,6 +8,9 @@ answers. Runs on the trusted side; the thread that runs commands and the gateway
 
 Invariant: while a request is served nobody holds on behalf of this workspace, so a request can
 never wait for the command that made it; a new command starts only when no request is being served.
+
+Not covered: a command that computes holds the lease until it ends, since a sandbox cannot be
+frozen; ``sandbox.command_s`` bounds how long timing may have to wait for it.
 """
 
 from __future__ import annotations
@@ -78,16 +81,6 @@ class LeaseHold:
                 if self._active and self._pauses == 0:
                     self._acquire()
                 self._state.notify_all()
-
-    def breathe(self) -> None:
-        """Give the lease up for a moment, so that somebody who wants to time gets his turn.
-
-        The caller has stopped its command's processes for the length of this call.
-        """
-        with self._state:
-            if self._stack is not None:
-                self._release()
-                self._acquire()
 
     def _acquire(self) -> None:
         if self._lease is None or self._stack is not None:

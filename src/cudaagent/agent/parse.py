@@ -130,9 +130,7 @@ def _unexpected(text: str, position: int, name: str) -> tuple[str, int | None]:
     return message, None if end < 0 else end + len(_CLOSE_CALL)
 
 
-def _check(
-    name: str, values: list[tuple[str, str]], tools: Mapping[str, ToolSchema]
-) -> ParsedCall:
+def _check(name: str, values: list[tuple[str, str]], tools: Mapping[str, ToolSchema]) -> ParsedCall:
     tool = tools.get(name)
     arguments = dict(values)
     if tool is None:
@@ -151,9 +149,7 @@ def _check(
             if parameter.required:
                 return ParsedCall(name, arguments, _missing(name, parameter))
         elif parameter.integer and not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", value):
-            return ParsedCall(
-                name, arguments, f"{name}: {parameter.name} must be a whole number"
-            )
+            return ParsedCall(name, arguments, f"{name}: {parameter.name} must be a whole number")
     return ParsedCall(name, arguments)
 
 

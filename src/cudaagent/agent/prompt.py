@@ -28,7 +28,7 @@ The directory holds
 - model.py: the module (class Model, get_inputs, get_init_inputs). Read only.
 - model_new.py: your solution, a class ModelNew with Model's constructor arguments, parameters and \
 buffers; its forward calls your functions through `import cuda_extension`.
-- kernels/: your sources. Each function that a source exports becomes an attribute of cuda_extension.
+- kernels/: your sources. Each function that a source exports is an attribute of cuda_extension.
 - utils/: read only. `bash utils/compile.sh` builds, `python3 utils/verification.py` compares with \
 the module, `python3 utils/profiling.py` times it and says what it would earn.
 

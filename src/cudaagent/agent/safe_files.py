@@ -50,11 +50,14 @@ class SafeDirectory:
         Raises:
             PathRefused: no such file, not a regular file, a link on the way, over ``limit`` bytes.
         """
-        with self._parent(path, create=False) as (parent, name), _explained(path):
-            with os.fdopen(os.open(name, _READ, dir_fd=parent), "rb") as handle:
-                if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
-                    raise PathRefused(f"{path} is not a regular file")
-                data = handle.read(limit + 1)
+        with (
+            self._parent(path, create=False) as (parent, name),
+            _explained(path),
+            os.fdopen(os.open(name, _READ, dir_fd=parent), "rb") as handle,
+        ):
+            if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+                raise PathRefused(f"{path} is not a regular file")
+            data = handle.read(limit + 1)
         if len(data) > limit:
             raise PathRefused(f"{path} is larger than {limit >> 10} KiB; look at it with Bash")
         return data
@@ -153,7 +156,9 @@ def _explained(path: str) -> Iterator[None]:
         raise PathRefused(f"{path} does not exist") from error
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            reason = f"{path}: a symbolic link or a plain file is on the way; links are not followed"
+            reason = (
+                f"{path}: a symbolic link or a plain file is on the way; links are not followed"
+            )
         else:
             reason = f"{path}: {os.strerror(error.errno or errno.EIO)}"
         raise PathRefused(reason) from error

@@ -148,7 +148,12 @@ def _from_row(row: dict[str, Any]) -> Trajectory:
     values["loss_mask"] = np.asarray(row["loss_mask"], dtype=np.bool_)
     values["logprobs"] = np.asarray(row["logprobs"], dtype=np.float32)
     values["turns"] = tuple(
-        Turn(**{**turn, "calls": tuple(ToolCall(**call) for call in turn["calls"])})
+        Turn(
+            turn["start"],
+            turn["end"],
+            tuple(ToolCall(**call) for call in turn["calls"]),
+            turn["text"],
+        )
         for turn in json.loads(row["turns"])
     )
     values["files"] = json.loads(row["files"])

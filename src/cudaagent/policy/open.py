@@ -28,7 +28,7 @@ def open_policy(
     Args:
         spec: see the module.
         device: ``auto``, ``cpu`` or ``cuda``; for ``hf``.
-        threads: CPU threads of ``hf``; None leaves torch's setting.
+        threads: CPU threads of this process while ``hf`` computes; None leaves them as they are.
         lease: held shared while ``hf`` computes.
 
     Raises:
@@ -42,7 +42,9 @@ def open_policy(
     if not rest:
         raise UserError(f"policy {spec!r} is none of {KINDS}")
     if kind == "hf":
-        return _open_hf(rest, device, threads, lease)
+        from cudaagent.policy.hf import HFPolicy
+
+        return HFPolicy.load(rest, device, lease=lease, threads=threads)
     if kind == "replay":
         from cudaagent.policy.replay import ReplayPolicy
 
@@ -59,18 +61,6 @@ def open_policy(
 def is_trainable(spec: str) -> bool:
     """Whether trajectories of this policy carry the ids and log-probabilities that PPO needs."""
     return spec.partition(":")[0] in ("hf", "vllm")
-
-
-def _open_hf(
-    directory: str, device: str, threads: int | None, lease: TimingLease | None
-) -> Policy:
-    from cudaagent.policy.hf import HFPolicy
-
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
-    return HFPolicy.load(directory, device=device, lease=lease)
 
 
 def _vllm_missing(model: str) -> str:
