@@ -224,7 +224,9 @@ class Comparison:
         where = f"{leaf.layout.name}{list(leaf.index)}" if leaf.index else leaf.layout.name
         text = f"{self.label}: {where} is {leaf.got:.6g}, expected {leaf.expected:.6g}"
         if code == "wrong-values":
-            text += f", off by {abs(leaf.got - leaf.expected):.3g} where {leaf.allowed:.3g} is allowed"
+            text += (
+                f", off by {abs(leaf.got - leaf.expected):.3g} where {leaf.allowed:.3g} is allowed"
+            )
         text += f"; {count} of {total} compared elements are wrong"
         return Failure(
             code,
@@ -310,7 +312,9 @@ class Pool:
                     f"output varies from input to input; {AGGREGATE_TOLERANCE} is allowed. Single "
                     "elements are near, so a term that depends on the input is probably missing"
                 )
-                return Failure("wrong-values", stage, text, {"leaf": leaf.layout.name, "ratio": ratio})
+                return Failure(
+                    "wrong-values", stage, text, {"leaf": leaf.layout.name, "ratio": ratio}
+                )
         return None
 
     def precision_failure(self, stage: str = "verify") -> Failure | None:
@@ -500,9 +504,7 @@ def _count_wrong(
     worst.offer(1 if count else 0, float(size[at]), start + at, float(allowed[at]))
 
 
-def _mask_nonfinite(
-    got: Array, want: Array, error: Array, worst: _Worst, start: int
-) -> float:
+def _mask_nonfinite(got: Array, want: Array, error: Array, worst: _Worst, start: int) -> float:
     """Count mismatches, zero the errors of non-finite elements, and return the sum of squares."""
     both = np.isfinite(got) & np.isfinite(want)
     same = both | (got == want) | (np.isnan(got) & np.isnan(want))

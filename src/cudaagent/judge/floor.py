@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-_HEADROOM = 1.5
+_HEADROOM = 2.0
 _CACHE_BYTES_PER_CYCLE = 64.0
 _FASTEST_CLOCK_HZ = 6.0e9
 _LARGE_CACHE = 256 << 20
@@ -39,7 +39,7 @@ class Bandwidth:
 def measure_bandwidth(threads: int) -> Bandwidth:
     """Upper bounds for this machine; takes a fraction of a second, under the timing lease.
 
-    Memory: the fastest of several parallel reads, with half as much again. Caches: a line a cycle
+    Memory: the fastest of several parallel reads, doubled. Caches: a line a cycle
     and thread at a clock that no processor has.
     """
     buffers = [np.ones(_BUFFER_BYTES, dtype=np.uint8) for _ in range(threads)]

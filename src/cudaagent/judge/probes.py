@@ -133,7 +133,9 @@ def _answers(references: Sequence[Array], leaf: LeafScale) -> dict[str, list[Arr
         answers["one constant"] = [np.full(references[0].shape, np.mean(mean))] * count
         answers["the mean over inputs"] = [np.asarray(mean)] * count
     else:
-        values, counts = np.unique(np.concatenate([r.ravel() for r in references]), return_counts=True)
+        values, counts = np.unique(
+            np.concatenate([r.ravel() for r in references]), return_counts=True
+        )
         answers["one constant"] = [np.full_like(references[0], values[counts.argmax()])] * count
     return answers
 
