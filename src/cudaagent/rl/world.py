@@ -25,6 +25,11 @@ def rank() -> int:
     return dist.get_rank() if is_distributed() else 0
 
 
+def size() -> int:
+    """Number of workers."""
+    return dist.get_world_size() if is_distributed() else 1
+
+
 def all_sum(values: Tensor) -> Tensor:
     """Elementwise sum over all workers."""
     if is_distributed():
