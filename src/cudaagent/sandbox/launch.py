@@ -2,10 +2,11 @@
 
 Run as a script (``python -I -S launch.py FD``), so that it starts in milliseconds and has one
 thread, which ``confined_fork`` needs. Requests come as JSON over the Unix socket FD, each with
-three descriptors: standard input, output, and a reply socket of its own. On the reply socket it sends
-``{"pid": ...}`` or ``{"error": ...}``, and at the end ``{"code": ..., "signal": ...}``. The command
-is killed when the reply socket is closed or says anything; the launcher ends, and everything below
-it, when its own socket closes. It trusts its requests and runs no untrusted code itself.
+three descriptors: standard input, output, and a reply socket of its own. On the reply socket it
+sends ``{"pid": ...}`` or ``{"error": ...}``, and at the end ``{"code": ..., "signal": ...}``. The
+command is killed when the reply socket is closed or says anything; the launcher ends, and
+everything below it, when its own socket closes. It trusts its requests and runs no untrusted code
+itself.
 """
 
 from __future__ import annotations
@@ -128,8 +129,7 @@ def _start(request: dict[str, Any], stdin: int, output: int) -> confine.Confined
             os.chdir(request["cwd"])
             os.execvpe(argv[0], argv, environment)
         except OSError as error:
-            reason = f"{error.filename or argv[0]}: {error.strerror}"
-            print(f"cannot run {argv[0]}: {reason}", file=sys.stderr, flush=True)
+            print(f"cannot run {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
             raise SystemExit(127) from None
 
     binds = tuple(confine.Bind(*bind) for bind in request["binds"])
