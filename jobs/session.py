@@ -278,11 +278,11 @@ class TrainingSession:
         self._heldout = [t for t in self._heldout if t.id not in bad]
 
     def _cold_start(self) -> None:
-        from cudaagent.policy.coldstart import cold_start
+        from cudaagent.policy.coldstart import ColdStartSettings, cold_start
 
         directory = self._run.path / "cold_start"
         if not (directory / "config.json").is_file():
-            cold_start(directory, seed=self._config.run.seed)
+            cold_start(directory, ColdStartSettings(seed=self._config.run.seed))
         self._config.policy.spec = f"hf:{directory}"
 
 

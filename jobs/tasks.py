@@ -34,17 +34,17 @@ def make_tasks(config: Config, cluster: Cluster, run: RunDir) -> dict[str, list[
         for split, pool in (("train", train), ("heldout", heldout)):
             kept[split] = []
             for task, baseline in prepare(cluster, pool, wanted[split]):
-                reason = keep(task, baseline, settings)
+                fit = keep(task, baseline, settings)
                 run.event(
                     "task",
                     task=task.id,
                     split=split,
-                    kept=reason is None,
-                    reason=reason,
+                    kept=fit,
+                    failure=baseline.failure.code if baseline.failure else None,
                     eager_ms=baseline.eager_ms,
                     compile_ms=baseline.compile_ms,
                 )
-                if reason is None and len(kept[split]) < wanted[split]:
+                if fit and len(kept[split]) < wanted[split]:
                     kept[split].append(task)
                     bar.advance(1)
                 if len(kept[split]) == wanted[split]:
