@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from cudaagent.judge import python_rules as rules
 from cudaagent.judge.python_values import (
+    NONE,
     NUMBER,
     OTHER,
     SHAPE,
@@ -17,14 +18,12 @@ from cudaagent.judge.python_values import (
     UNKNOWN,
     Kind,
     Value,
+    container,
 )
 
 OPERATOR = "forbidden-operator"
 STATIC = "static-check"
-INTO_KERNEL = (
-    "compute it in a function of kernels/*.cpp and call that as cuda_extension.<name>(...) on "
-    "outputs from torch.empty or torch.empty_like"
-)
+INTO_KERNEL = "compute it in kernels/*.cpp and call cuda_extension.<name>(..., out) with out = torch.empty(...)"
 
 
 class Refusal(Exception):
@@ -42,6 +41,9 @@ def attribute(value: Value, name: str, defined: Collection[str]) -> Value:
     Raises:
         Refusal: the attribute is not on the list for this kind of value.
     """
+    if value == NONE:
+        # What begins as None is something else by the time it is used.
+        value = UNKNOWN
     if name.startswith("__") and value.kind not in (Kind.INSTANCE, Kind.CLASS, Kind.SUPER):
         if name == "__init__" and value.kind is Kind.LAYER_CLASS and value.name == "Module":
             return Value(Kind.LIBRARY, "nn.Module.__init__")
@@ -73,7 +75,11 @@ def attribute(value: Value, name: str, defined: Collection[str]) -> Value:
         case Kind.EXTENSION:
             raise Refusal(STATIC, "functions of cuda_extension are called, nothing else")
         case _:
-            allowed = rules.CONTAINER_METHODS | rules.TEXT_METHODS | rules.OTHER_FIELDS
+            allowed = (
+                (rules.CONTAINER_METHODS - {"add", "sort"})
+                | rules.TEXT_METHODS
+                | rules.OTHER_FIELDS
+            )
             if name in allowed or name in defined:
                 return Value(Kind.METHOD, name, base=value)
             raise Refusal(STATIC, f".{name} is not on the list of allowed attributes")
@@ -92,7 +98,7 @@ def module_name(module: str, name: str) -> Value:
     if module == "torch.nn.functional":
         raise Refusal(OPERATOR, f"F.{name} computes with torch; {INTO_KERNEL}")
     allowed = rules.MODULES[module]
-    if name.startswith("_") or name in rules.REFUSED_NAMES.get(module, ()):
+    if name.startswith("_"):
         raise Refusal(STATIC, f"{module}.{name} is not allowed in model_new.py")
     if module == "collections" and name == "abc":
         return Value(Kind.MODULE, "collections.abc")
@@ -172,7 +178,7 @@ def _of_own(value: Value, name: str) -> Value:
     if owner is None:
         raise Refusal(STATIC, f"super().{name} is not allowed")
     if name == "__class__":
-        return Value(Kind.LIBRARY, "type")
+        return Value(Kind.CLASS, owner.name, owner=owner)
     if value.kind is Kind.SUPER:
         method = _super_method(value, name)
         if method is None:
@@ -238,7 +244,11 @@ def method_result(base: Value, name: str, arguments: int) -> Value:
     if base.kind is Kind.CONTAINER:
         return _container_result(base, name)
     if base.kind is Kind.LAYER:
-        return Value(Kind.CONTAINER, element=UNKNOWN)
+        if name in ("parameters", "buffers"):
+            return TENSORS
+        if name in ("named_parameters", "named_buffers"):
+            return Value(Kind.CONTAINER, element=container((OTHER, TENSOR)))
+        return Value(Kind.CONTAINER, element=Value(Kind.LAYER, "child"))
     if base.kind is Kind.UNKNOWN:
         if name in ("numel", "dim", "ndimension", "nelement", "element_size", "storage_offset"):
             return NUMBER

@@ -71,7 +71,7 @@ class Caller:
             case Kind.BUILTIN:
                 return self._builtin(target.name, arguments)
             case Kind.LIBRARY:
-                return self._library(target.name, arguments)
+                return self._library(target.name, arguments, scope)
             case Kind.EXTENSION:
                 return Value(Kind.RESULT) if arguments.have(Kind.TENSOR) else UNKNOWN
             case Kind.LAYER:
@@ -81,6 +81,8 @@ class Caller:
                 if not scope.constructor:
                     raise Refusal(STATIC, f"nn.{target.name} is constructed outside __init__; construct "
                                   "layers in __init__ to hold parameters, and never call them")  # fmt: skip
+                if target.name in ("ParameterList", "ParameterDict"):
+                    return TENSORS
                 return Value(Kind.LAYER, target.name)
             case Kind.CLASS:
                 return self._construct(target, arguments)
@@ -89,6 +91,7 @@ class Caller:
             case Kind.MODULE | Kind.NUMBER | Kind.TENSOR | Kind.CONTAINER | Kind.SUPER:
                 raise Refusal(STATIC, "this is not a function")
             case _:
+                _refuse_layers("this", arguments)
                 self._callbacks(arguments)
                 return UNKNOWN
 
@@ -138,10 +141,10 @@ class Caller:
 
     def _builtin(self, name: str, arguments: Arguments) -> Value:
         first = arguments.positional[0] if arguments.positional else UNKNOWN
-        if name == "type" and len(arguments.all()) != 1:
-            raise Refusal(
-                STATIC, "type with three arguments builds classes; write a class statement"
-            )
+        if name == "type":
+            return _type(first, arguments)
+        if name in ("map", "filter", "sorted", "max", "min"):
+            _refuse_layers(f"{name}()", arguments)
         if arguments.have(Kind.TENSOR):
             if name in rules.COMPUTING_BUILTINS:
                 raise Refusal(OPERATOR, f"{name}() on a tensor computes with torch; {INTO_KERNEL}")
@@ -160,7 +163,11 @@ class Caller:
             return OTHER
         return _builtin_container(name, first, arguments)
 
-    def _library(self, name: str, arguments: Arguments) -> Value:
+    def _library(self, name: str, arguments: Arguments, scope: Scope) -> Value:
+        if not name.startswith("torch.nn.init."):
+            _refuse_layers(name, arguments)
+        elif not scope.constructor:
+            raise Refusal(OPERATOR, f"{name} computes with torch; {INTO_KERNEL}")
         module = name.partition(".")[0]
         self._callbacks(arguments)
         if arguments.have(Kind.TENSOR) and module == "math":
@@ -203,6 +210,23 @@ class Caller:
                 if value.kind is Kind.METHOD and value.base is not None and values:
                     values[0] = value.base
                 self._walk(function, Arguments(tuple(values), {}))
+
+
+def _refuse_layers(name: str, arguments: Arguments) -> None:
+    """A layer that is handed to a function may be called by it."""
+    if any(value.kind is Kind.LAYER for value in arguments.all()):
+        raise Refusal(OPERATOR, f"{name} is given an nn layer, which it may call; layers only hold "
+                      f"parameters: {INTO_KERNEL}")  # fmt: skip
+
+
+def _type(value: Value, arguments: Arguments) -> Value:
+    if len(arguments.all()) != 1:
+        raise Refusal(STATIC, "type with three arguments builds classes; write a class statement")
+    if value.kind is Kind.LAYER:
+        return Value(Kind.LAYER_CLASS, value.name)
+    if value.kind is Kind.INSTANCE:
+        return Value(Kind.CLASS, value.name, owner=value.owner)
+    return Value(Kind.LIBRARY, "torch.Tensor") if value.kind is Kind.TENSOR else OTHER
 
 
 def _bind(base: Value, arguments: Arguments) -> Arguments:
@@ -262,9 +286,8 @@ def _builtin_container(name: str, first: Value, arguments: Arguments) -> Value:
         case "zip":
             return sequence(container(_elements(arguments.positional)))
         case "map" | "filter":
-            function = arguments.positional[0] if arguments.positional else UNKNOWN
-            return sequence(UNKNOWN if name == "map" else common(_elements(arguments.positional[1:]))) if (
-                function.kind is not Kind.LAYER) else _refuse_layer()  # fmt: skip
+            elements = _elements(arguments.positional[1:])
+            return sequence(UNKNOWN if name == "map" else common(elements))
         case "list" | "tuple" | "reversed" | "sorted" | "set" | "frozenset" | "iter":
             if not arguments.positional:
                 return container(())
@@ -278,15 +301,14 @@ def _builtin_container(name: str, first: Value, arguments: Arguments) -> Value:
 
 
 def _elements(values: tuple[Value, ...]) -> tuple[Value, ...]:
-    return tuple(
-        TENSOR
-        if v.kind is Kind.TENSOR
-        else (v.element or UNKNOWN)
-        if v.kind is Kind.CONTAINER
-        else UNKNOWN
-        for v in values
-    )
+    return tuple(_element(value) for value in values)
 
 
-def _refuse_layer() -> Value:
-    raise Refusal(OPERATOR, f"calling an nn layer computes with torch; {INTO_KERNEL}")
+def _element(value: Value) -> Value:
+    if value.kind is Kind.TENSOR:
+        return TENSOR
+    if value.kind is Kind.LAYER:
+        return Value(Kind.LAYER, "child")
+    return (value.element or UNKNOWN) if value.kind is Kind.CONTAINER else UNKNOWN
+
+

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Sequence
-from typing import NoReturn
 
 from cudaagent.judge import python_rules as rules
 from cudaagent.judge.python_access import (
@@ -22,13 +21,15 @@ from cudaagent.judge.python_access import (
     attribute,
     module_name,
 )
-from cudaagent.judge.python_calls import Arguments, Caller
+from cudaagent.judge.python_calls import Arguments
+from cudaagent.judge.python_expressions import Expressions
+from cudaagent.judge.python_names import bound_names, is_generator, line_of, parameter_names
 from cudaagent.judge.python_values import (
     NONE,
-    NUMBER,
     OTHER,
     PARAMETER,
     TENSOR,
+    TENSORS,
     UNKNOWN,
     ClassInfo,
     FunctionInfo,
@@ -37,12 +38,10 @@ from cudaagent.judge.python_values import (
     Value,
     common,
     container,
-    holds,
     merge,
     sequence,
 )
 
-_MAX_STEPS = 200_000
 _MAX_DEPTH = 24
 
 
@@ -55,19 +54,17 @@ class Located(Exception):
         self.line = line
 
 
-class Checker:
+class Checker(Expressions):
     """One file under check."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
-        self._line = 1
-        self._steps = 0
+        super().__init__(tree)
         self._depth = 0
+        self._constructs = False
         self._memo: dict[tuple[int, bool, tuple[Value, ...]], Value] = {}
         self._functions: list[FunctionInfo] = []
         self._classes: list[ClassInfo] = []
-        self._defined = _defined_attributes(tree)
-        self._caller = Caller(self._call_function, self._defined)
+        self._walked: set[int] = set()
 
     def check(self) -> None:
         """Walk the file.
@@ -81,7 +78,7 @@ class Checker:
             raise Located(refusal, self._line) from None
 
     def _check(self) -> None:
-        module = Scope("module", None, {}, _bound(self._tree.body))
+        module = Scope("module", None, {}, bound_names(self._tree.body))
         self._refuse_shadowing(module.bound)
         self._block(self._tree.body, module)
         model = module.names.get("ModelNew")
@@ -96,21 +93,20 @@ class Checker:
         # Attributes that one method sets are read by another: two rounds see both orders.
         for _ in range(2):
             self._memo.clear()
-            for info in self._classes:
-                if (init := info.methods.get("__init__")) is not None:
-                    self._enter(init)
+            self._walked.clear()
+            for name in ("__init__", "forward"):
+                for info in self._classes:
+                    if (method := info.methods.get(name)) is not None:
+                        self._enter(method)
             for function in self._functions:
-                self._enter(function)
-
-    # Scopes and functions
-
-    def _refuse(self, text: str, code: str = STATIC) -> NoReturn:
-        raise Refusal(code, text)
+                # What calls have been through already was seen with better arguments.
+                if id(function.node) not in self._walked:
+                    self._enter(function)
 
     def _refuse_shadowing(self, names: frozenset[str]) -> None:
         for name in sorted(names):
             if hasattr(builtins, name) and name not in rules.BUILTINS:
-                self._line = _line_of(self._tree, name)
+                self._line = line_of(self._tree, name)
                 self._refuse(
                     f"{name} is a refused builtin; give the module's name another spelling"
                 )
@@ -155,7 +151,8 @@ class Checker:
         arguments: Arguments | None = None,
     ) -> Value:
         node = function.node
-        constructor = function.scope.constructor or self._constructs
+        self._walked.add(id(node))
+        constructor = self._constructs
         if function.owner is not None and function.owner.is_module and function.name == "__init__":
             constructor = True
         extra = () if arguments is None else tuple(arguments.keywords.values())
@@ -166,7 +163,7 @@ class Checker:
             return UNKNOWN
         self._memo[key] = UNKNOWN
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        scope = Scope("function", function.scope, {}, _bound(body) | _parameters(node.args),
+        scope = Scope("function", function.scope, {}, bound_names(body) | parameter_names(node.args),
                       function.owner, constructor)  # fmt: skip
         self._bind_parameters(node.args, values, scope, described=described, arguments=arguments)
         line, before, self._constructs = self._line, self._constructs, constructor
@@ -176,14 +173,12 @@ class Checker:
         else:
             self._block(node.body, scope)
             result = scope.returned or NONE
-            if _is_generator(node):
+            if is_generator(node):
                 result = sequence(result if result != NONE else UNKNOWN)
         self._depth -= 1
         self._line, self._constructs = line, before
         self._memo[key] = result
         return result
-
-    _constructs = False
 
     def _bind_parameters(
         self,
@@ -209,54 +204,15 @@ class Checker:
             scope.names[parameter.arg] = given.get(parameter.arg, known)
         if signature.vararg is not None:
             rest = () if arguments is None else arguments.positional[len(positional) :]
-            scope.names[signature.vararg.arg] = container(rest) if rest else sequence(PARAMETER)
+            is_forward = scope.owner is not None and scope.owner.is_module and described
+            unknown = TENSORS if is_forward else sequence(PARAMETER)
+            scope.names[signature.vararg.arg] = container(rest) if rest else unknown
         if signature.kwarg is not None:
             scope.names[signature.kwarg.arg] = sequence(common(given.values()))
-
-    def annotated(self, node: ast.expr) -> Value:
-        """The value that an annotation promises; unknown where it says nothing useful."""
-        if isinstance(node, ast.Constant):
-            if node.value is None:
-                return NONE
-            if isinstance(node.value, str):
-                try:
-                    return self.annotated(ast.parse(node.value, mode="eval").body)
-                except (SyntaxError, ValueError):
-                    return UNKNOWN
-        if isinstance(node, ast.Name | ast.Attribute):
-            name = node.id if isinstance(node, ast.Name) else node.attr
-            if name in ("int", "float", "bool", "Number"):
-                return NUMBER
-            if name == "Size":
-                return sequence(NUMBER)
-            return {"Tensor": TENSOR, "Parameter": TENSOR, "str": OTHER}.get(name, UNKNOWN)
-        if isinstance(node, ast.BinOp):
-            return merge(self.annotated(node.left), self.annotated(node.right))
-        if isinstance(node, ast.Subscript):
-            name = node.value.attr if isinstance(node.value, ast.Attribute) else ""
-            name = node.value.id if isinstance(node.value, ast.Name) else name
-            inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            values = [self.annotated(part) for part in inner if not _is_ellipsis(part)]
-            if name in ("Optional", "Union", "Final", "ClassVar", "Annotated") and values:
-                result = values[0]
-                for value in values[1:] if name == "Union" else ():
-                    result = merge(result, value)
-                return result
-            if name in ("tuple", "Tuple", "list", "List", "Sequence", "Iterable"):
-                return sequence(common(values))
-        return UNKNOWN
-
-    # Statements
 
     def _block(self, body: Sequence[ast.stmt], scope: Scope) -> None:
         for statement in body:
             self._statement(statement, scope)
-
-    def _tick(self, node: ast.AST) -> None:
-        self._line = getattr(node, "lineno", self._line)
-        self._steps += 1
-        if self._steps > _MAX_STEPS:
-            self._refuse("the file is too entangled to be checked; write it plainly")
 
     def _statement(self, node: ast.stmt, scope: Scope) -> None:
         self._tick(node)
@@ -275,9 +231,9 @@ class Checker:
                 self._annotated_assign(node, scope)
             case ast.AugAssign(target=target, value=value):
                 self._operate(
-                    "an augmented assignment", [self._load(target, scope), self.value(value, scope)]
+                    "an augmented assignment", [self.value(target, scope), self.value(value, scope)]
                 )
-                self._assign(target, self._load(target, scope), scope)
+                self._assign(target, self.value(target, scope), scope)
             case ast.Return(value=value):
                 result = NONE if value is None else self.value(value, scope)
                 scope.returned = result if scope.returned is None else merge(scope.returned, result)
@@ -286,7 +242,7 @@ class Checker:
             case ast.Delete(targets=targets):
                 for target in targets:
                     if not isinstance(target, ast.Name):
-                        self._load(target, scope)
+                        self.value(target, scope)
             case ast.Raise() | ast.Assert() | ast.Global() | ast.Nonlocal() | ast.Pass():
                 self._simple(node, scope)
             case ast.Break() | ast.Continue():
@@ -452,9 +408,8 @@ class Checker:
         value = Value(Kind.FUNCTION, node.name, function=function)
         if owner is not None and scope.kind == "class":
             if "property" in decorators or "functools.cached_property" in decorators:
-                owner.attributes[node.name] = (
-                    self.annotated(node.returns) if node.returns else UNKNOWN
-                )
+                property_value = Value(Kind.FUNCTION, "property", function=function)
+                owner.attributes[node.name] = property_value
             elif bound:
                 owner.methods[node.name] = function
             else:
@@ -496,14 +451,12 @@ class Checker:
             self._decorator(decorator, scope)
         info = ClassInfo(node.name, is_module, tuple(bases))
         self._classes.append(info)
-        inner = Scope("class", scope, {}, _bound(node.body), info)
+        inner = Scope("class", scope, {}, bound_names(node.body), info)
         scope.names[node.name] = Value(Kind.CLASS, node.name, owner=info)
         self._block(node.body, inner)
         for name, value in inner.names.items():
             if name not in info.methods and name not in info.attributes:
                 info.attributes[name] = value
-
-    # Targets
 
     def _assign(self, target: ast.expr, value: Value, scope: Scope) -> None:
         self._line = getattr(target, "lineno", self._line)
@@ -529,13 +482,6 @@ class Checker:
             case _:
                 self._refuse("this assignment is not allowed")
 
-    def _absorb(self, base: ast.expr, owner: Value, value: Value, scope: Scope) -> None:
-        """A container that gets a new entry no longer has the elements that were known."""
-        if owner.kind is Kind.CONTAINER and isinstance(base, ast.Name) and base.id in scope.names:
-            empty = owner.items == () or owner.element in (None, UNKNOWN)
-            element = value if empty else common([owner.element or UNKNOWN, value])
-            scope.names[base.id] = sequence(element)
-
     def _unpack(self, elements: Sequence[ast.expr], value: Value, scope: Scope) -> None:
         starred = any(isinstance(element, ast.Starred) for element in elements)
         items = value.items
@@ -559,370 +505,3 @@ class Checker:
         if base.owner is not None:
             known = base.owner.attributes.get(name)
             base.owner.attributes[name] = value if known is None else merge(known, value)
-
-    # Expressions
-
-    def _load(self, target: ast.expr, scope: Scope) -> Value:
-        return self.value(target, scope)
-
-    def _truth(self, node: ast.expr, scope: Scope) -> None:
-        if self.value(node, scope).kind is Kind.TENSOR:
-            self._refuse("the truth of a tensor reads its values; test shapes or `is None`")
-
-    def _operate(self, what: str, operands: Sequence[Value]) -> None:
-        if any(operand.kind is Kind.TENSOR for operand in operands):
-            self._refuse(f"{what} on a tensor computes with torch; {INTO_KERNEL}. (If the operand is "
-                         "a number, annotate the argument, such as n: int.)", OPERATOR)  # fmt: skip
-        if any(operand.kind is Kind.RESULT for operand in operands):
-            self._refuse(f"{what} on what cuda_extension returned computes with torch; do it in the "
-                         "kernel (if it is a number, write int(...) around the call)", OPERATOR)  # fmt: skip
-
-    def _iterate(self, value: Value) -> Value:
-        if value.kind is Kind.TENSOR:
-            return TENSOR
-        if value.kind is Kind.LAYER:
-            return Value(Kind.LAYER, "child")
-        if value.kind is Kind.CONTAINER:
-            return value.element or UNKNOWN
-        return PARAMETER if value == PARAMETER else UNKNOWN
-
-    def value(self, node: ast.expr, scope: Scope) -> Value:
-        """The abstract value of an expression.
-
-        Raises:
-            Refusal: the rules do not allow it.
-        """
-        self._tick(node)
-        line = self._line
-        result = self._expression(node, scope)
-        self._line = line
-        return result
-
-    def _expression(self, node: ast.expr, scope: Scope) -> Value:
-        match node:
-            case ast.Constant(value=value):
-                if value is None:
-                    return NONE
-                return NUMBER if isinstance(value, int | float | complex) else OTHER
-            case ast.Name(id=name):
-                return self._name(name, scope)
-            case ast.Attribute(value=base, attr=name):
-                return self._attribute(self.value(base, scope), name)
-            case ast.Call():
-                return self._call(node, scope)
-            case ast.BinOp(left=left, right=right):
-                return self._binary(node, self.value(left, scope), self.value(right, scope), scope)
-            case ast.UnaryOp(op=op, operand=operand):
-                return self._unary(op, self.value(operand, scope), scope)
-            case ast.Compare():
-                return self._compare(node, scope)
-            case ast.BoolOp(values=values):
-                found = [self.value(value, scope) for value in values]
-                if any(value.kind is Kind.TENSOR for value in found[:-1]):
-                    self._refuse("`and`/`or` on a tensor reads its values; write `is None` tests")
-                result = found[0]
-                for value in found[1:]:
-                    result = merge(result, value)
-                return result
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                self._truth(test, scope)
-                return merge(self.value(body, scope), self.value(orelse, scope))
-            case ast.NamedExpr(target=target, value=value):
-                result = self.value(value, scope)
-                self._assign(target, result, scope)
-                return result
-            case ast.Subscript():
-                return self._subscript(node, scope)
-            case _:
-                return self._composite(node, scope)
-
-    def _composite(self, node: ast.expr, scope: Scope) -> Value:
-        match node:
-            case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
-                return self._display(elements, scope)
-            case ast.Dict(keys=keys, values=values):
-                for key in keys:
-                    if key is not None:
-                        self.value(key, scope)
-                return sequence(common([self.value(value, scope) for value in values]))
-            case ast.JoinedStr(values=values):
-                for value in values:
-                    self.value(value, scope)
-                return OTHER
-            case ast.FormattedValue(value=value, format_spec=spec):
-                self.value(value, scope)
-                if spec is not None:
-                    self.value(spec, scope)
-                return OTHER
-            case ast.Lambda(args=signature):
-                for default in (*signature.defaults, *signature.kw_defaults):
-                    if default is not None:
-                        self.value(default, scope)
-                function = FunctionInfo("lambda", node, scope)
-                self._call_function(function, Arguments((PARAMETER,) * len(signature.args), {}))
-                return Value(Kind.FUNCTION, "lambda", function=function)
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehension(node, scope)
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                for part in (lower, upper, step):
-                    if part is not None:
-                        self.value(part, scope)
-                return OTHER
-            case ast.Starred(value=value):
-                return sequence(self._iterate(self.value(value, scope)))
-            case ast.Yield(value=value) | ast.YieldFrom(value=value):
-                result = NONE if value is None else self.value(value, scope)
-                if isinstance(node, ast.YieldFrom):
-                    result = self._iterate(result)
-                scope.returned = result if scope.returned is None else merge(scope.returned, result)
-                return UNKNOWN
-            case _:
-                self._refuse(f"{type(node).__name__} is not allowed in model_new.py")
-
-    def _display(self, elements: Sequence[ast.expr], scope: Scope) -> Value:
-        values: list[Value] = []
-        exact = True
-        for element in elements:
-            value = self.value(element, scope)
-            if not isinstance(element, ast.Starred):
-                values.append(value)
-            elif value.items is not None:
-                values.extend(value.items)
-            else:
-                exact = False
-                values.append(value.element or UNKNOWN)
-        return container(values) if exact else sequence(common(values))
-
-    def _comprehension(
-        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: Scope
-    ) -> Value:
-        inner = Scope(
-            "function", scope, {}, _bound_by_targets(node.generators), None, scope.constructor
-        )
-        for generator in node.generators:
-            if generator.is_async:
-                self._refuse("async code is not allowed")
-            self._assign(generator.target, self._iterate(self.value(generator.iter, inner)), inner)
-            for condition in generator.ifs:
-                self._truth(condition, inner)
-        if isinstance(node, ast.DictComp):
-            self.value(node.key, inner)
-            return sequence(self.value(node.value, inner))
-        return sequence(self.value(node.elt, inner))
-
-    def _name(self, name: str, scope: Scope) -> Value:
-        current: Scope | None = scope
-        first = True
-        while current is not None:
-            if name in current.names and (first or current.kind != "class"):
-                return current.names[name]
-            if name in current.bound and (current.kind == "function" or current.kind == "module"):
-                return UNKNOWN
-            first = False
-            current = current.parent
-        if name in rules.BUILTINS:
-            return Value(Kind.BUILTIN, name)
-        if name in ("__name__", "__debug__", "__doc__"):
-            return OTHER
-        if hasattr(builtins, name) or name.startswith("__"):
-            self._refuse(f"{name} is not allowed: no dynamic code, introspection, files or process "
-                         "control in model_new.py")  # fmt: skip
-        self._refuse(f"{name} is defined nowhere in model_new.py")
-
-    def _attribute(self, base: Value, name: str) -> Value:
-        return attribute(base, name, self._defined)
-
-    def _call(self, node: ast.Call, scope: Scope) -> Value:
-        target = self.value(node.func, scope)
-        positional: list[Value] = []
-        for argument in node.args:
-            value = self.value(argument, scope)
-            if isinstance(argument, ast.Starred):
-                positional.extend(value.items or (value.element or UNKNOWN,))
-            else:
-                positional.append(value)
-        keywords = {
-            keyword.arg or f"**{position}": self.value(keyword.value, scope)
-            for position, keyword in enumerate(node.keywords)
-        }
-        self._line = node.lineno
-        if target.kind is Kind.METHOD and isinstance(node.func, ast.Attribute) and positional:
-            if target.name in ("append", "add", "insert", "appendleft") and target.base is not None:
-                self._absorb(node.func.value, target.base, positional[-1], scope)
-        if target.kind is Kind.BUILTIN and target.name == "super":
-            return Value(Kind.SUPER, owner=_enclosing_class(scope))
-        return self._caller.call(target, Arguments(tuple(positional), keywords), scope)
-
-    def _binary(self, node: ast.BinOp, left: Value, right: Value, scope: Scope) -> Value:
-        kinds = {left.kind, right.kind}
-        if Kind.TENSOR in kinds and scope.constructor and kinds <= {Kind.TENSOR, Kind.NUMBER}:
-            if isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div) and Kind.NUMBER in kinds:
-                return TENSOR
-        symbol = _SYMBOLS.get(type(node.op), "this operator")
-        self._operate(f"`{symbol}`", [left, right])
-        if left.kind is Kind.NUMBER and right.kind is Kind.NUMBER:
-            return NUMBER
-        if left.kind is Kind.CONTAINER or right.kind is Kind.CONTAINER:
-            return self._combine(left, right)
-        if left.kind is Kind.OTHER and isinstance(node.op, ast.Mod | ast.Add):
-            return OTHER
-        return UNKNOWN
-
-    def _combine(self, left: Value, right: Value) -> Value:
-        if left.items is not None and right.items is not None:
-            return container((*left.items, *right.items))
-        parts = [v.element or UNKNOWN for v in (left, right) if v.kind is Kind.CONTAINER]
-        return sequence(common(parts))
-
-    def _unary(self, op: ast.unaryop, operand: Value, scope: Scope) -> Value:
-        if isinstance(op, ast.Not):
-            if operand.kind is Kind.TENSOR:
-                self._refuse("`not` on a tensor reads its values; write an `is None` test")
-            return NUMBER
-        if operand.kind is Kind.TENSOR and scope.constructor and isinstance(op, ast.USub):
-            return TENSOR
-        self._operate("a unary operator", [operand])
-        return operand if operand.kind is Kind.NUMBER else UNKNOWN
-
-    def _compare(self, node: ast.Compare, scope: Scope) -> Value:
-        left = self.value(node.left, scope)
-        for operator, comparator in zip(node.ops, node.comparators, strict=True):
-            right = self.value(comparator, scope)
-            if isinstance(operator, ast.In | ast.NotIn):
-                if right.kind is Kind.TENSOR or holds(left, Kind.TENSOR):
-                    self._operate("`in`", [TENSOR])
-            elif not isinstance(operator, ast.Is | ast.IsNot):
-                self._operate("a comparison", [left, right])
-            left = right
-        return NUMBER
-
-    def _subscript(self, node: ast.Subscript, scope: Scope) -> Value:
-        base = self.value(node.value, scope)
-        index = self.value(node.slice, scope)
-        if base.kind in (Kind.TENSOR, Kind.RESULT):
-            parts = index.items if index.items is not None else (index,)
-            if any(holds(part, Kind.TENSOR) or part.kind is Kind.CONTAINER for part in parts):
-                self._refuse(
-                    f"indexing with a tensor or list gathers with torch; {INTO_KERNEL}", OPERATOR
-                )
-            return TENSOR
-        if base.kind is Kind.LAYER:
-            return Value(Kind.LAYER, "child")
-        if base.kind is not Kind.CONTAINER:
-            return base if base.kind in (Kind.LIBRARY, Kind.BUILTIN) else UNKNOWN
-        if isinstance(node.slice, ast.Slice):
-            return sequence(base.element or UNKNOWN)
-        if base.items is not None and (position := _constant_index(node.slice)) is not None:
-            if -len(base.items) <= position < len(base.items):
-                return base.items[position]
-        return base.element or UNKNOWN
-
-
-_SYMBOLS: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-    ast.Pow: "**", ast.MatMult: "@", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
-    ast.LShift: "<<", ast.RShift: ">>",
-}  # fmt: skip
-
-
-def _is_ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is Ellipsis
-
-
-def _constant_index(node: ast.expr) -> int | None:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _constant_index(node.operand)
-        return None if inner is None else -inner
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    return None
-
-
-def _enclosing_class(scope: Scope) -> ClassInfo | None:
-    current: Scope | None = scope
-    while current is not None:
-        if current.owner is not None:
-            return current.owner
-        current = current.parent
-    return None
-
-
-def _is_generator(node: ast.FunctionDef) -> bool:
-    return any(isinstance(part, ast.Yield | ast.YieldFrom) for part in _own_nodes(node.body))
-
-
-def _own_nodes(body: Sequence[ast.AST]) -> list[ast.AST]:
-    """All nodes below ``body`` that belong to this scope and not to an inner function or class."""
-    found: list[ast.AST] = []
-    queue = list(body)
-    while queue:
-        node = queue.pop()
-        found.append(node)
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            queue.extend(ast.iter_child_nodes(node))
-    return found
-
-
-def _bound(body: Sequence[ast.AST]) -> frozenset[str]:
-    """Names that a body binds, but not those it declares global or nonlocal."""
-    names: set[str] = set()
-    outer: set[str] = set()
-    for node in _own_nodes(body):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                names.add(name)
-            case (
-                ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-            ):
-                names.add(name)
-            case ast.alias(name=name, asname=alias):
-                names.add(alias or name.partition(".")[0])
-            case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
-                if name is not None:
-                    names.add(name)
-            case ast.MatchMapping(rest=name):
-                if name is not None:
-                    names.add(name)
-            case ast.Global(names=declared) | ast.Nonlocal(names=declared):
-                outer.update(declared)
-            case _:
-                pass
-    return frozenset(names - outer)
-
-
-def _bound_by_targets(generators: Sequence[ast.comprehension]) -> frozenset[str]:
-    return _bound([generator.target for generator in generators])
-
-
-def _parameters(signature: ast.arguments) -> frozenset[str]:
-    return frozenset(node.arg for node in ast.walk(signature) if isinstance(node, ast.arg))
-
-
-def _defined_attributes(tree: ast.Module) -> frozenset[str]:
-    """Every attribute that the file itself defines: methods, fields and assigned attributes."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(attr=name, ctx=ast.Store()):
-                names.add(name)
-            case ast.ClassDef(body=body):
-                names.update(_bound(body))
-            case ast.Call(
-                func=ast.Attribute(attr="register_buffer" | "register_parameter"),
-                args=[ast.Constant(value=str(name)), *_],
-            ):
-                names.add(name)
-            case _:
-                pass
-    return frozenset(names)
-
-
-def _line_of(tree: ast.Module, name: str) -> int:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return node.lineno
-        if isinstance(node, ast.Name) and node.id == name:
-            return node.lineno
-    return 1

@@ -5,6 +5,9 @@ Tables only; ``python_check`` applies them. Everything that is not named here is
 
 from __future__ import annotations
 
+import collections.abc
+import typing
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -33,7 +36,7 @@ MODULES: dict[str, frozenset[str] | None] = {
     "__future__": _words("annotations"),
     "abc": _words("ABC ABCMeta abstractmethod"),
     "collections": _words("ChainMap Counter OrderedDict abc defaultdict deque namedtuple"),
-    "collections.abc": None,
+    "collections.abc": frozenset(collections.abc.__all__),
     "dataclasses": _words("KW_ONLY asdict astuple dataclass field fields is_dataclass replace"),
     "enum": _words("Enum EnumMeta Flag IntEnum IntFlag StrEnum auto unique"),
     "functools": _words(
@@ -50,15 +53,10 @@ MODULES: dict[str, frozenset[str] | None] = {
     "torch.nn": None,
     "torch.nn.functional": None,
     "torch.nn.init": None,
-    "typing": None,
+    "typing": frozenset(typing.__all__) - _words("ForwardRef get_type_hints"),
     "warnings": _words("catch_warnings filterwarnings simplefilter warn"),
 }
 """Importable modules and their names; None: every public name (torch has tables of its own)."""
-REFUSED_NAMES = {
-    "typing": _words("ForwardRef get_type_hints sys re types functools collections operator"),
-    "collections.abc": _words("sys"),
-}
-
 DTYPES = _words(
     "bfloat16 bool cdouble cfloat complex128 complex64 double dtype float float16 float32 float64 "
     "float8_e4m3fn float8_e5m2 half int int16 int32 int64 int8 long short uint16 uint32 uint64 uint8"
@@ -72,7 +70,7 @@ TORCH_ALLOCATION = _words(
     "empty empty_like empty_permuted empty_strided full full_like ones ones_like zeros zeros_like"
 )
 TORCH_INITIAL = _words(
-    "arange eye linspace logspace normal rand rand_like randint randn randn_like randperm tensor "
+    "arange eye linspace logspace normal rand rand_like randint randn randn_like randperm tensor tril triu "
     "as_tensor"
 )
 """Initial values in ``__init__``; the judge overwrites them."""
