@@ -30,12 +30,12 @@ $(VENV)/.created:
 
 $(VENV)/.installed: pyproject.toml constraints/cpu.txt | $(VENV)/.created
 	@echo "installing cudaagent into $(VENV) (about two minutes)"
-	@$(PIP) install -c constraints/cpu.txt -e .
+	@$(PIP) install --no-compile -c constraints/cpu.txt -e .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints/cpu.txt | $(VENV)/.created
 	@echo "installing cudaagent and its developers' tools into $(VENV) (about two minutes)"
-	@$(PIP) install -c constraints/cpu.txt -e '.[dev]'
+	@$(PIP) install --no-compile -c constraints/cpu.txt -e '.[dev]'
 	@touch $@ $(VENV)/.installed
 
 .venv: $(VENV)/.installed-dev
