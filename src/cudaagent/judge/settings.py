@@ -23,6 +23,8 @@ class JudgeSettings:
     """Give launch-bound tasks more than reward 1."""
     max_repeats: int = 20
     """Disturbed or throttled passes repeated at most this often in one judgement."""
+    disturbed_share: float = 0.05
+    """A pass is disturbed when its runner waited for a core longer than this share of it."""
     pass_ms: float = 20.0
     """A timed pass lasts at least this long, unless one call does."""
     min_rounds: int = 5

@@ -1,0 +1,291 @@
+"""Timed passes: the judge's clock round calls in a runner, and arms interleaved in rounds.
+
+Runs in the judge's process. Invariants of a timed pass: from the first byte of the renewal to "go"
+the runner is stopped; the order of the slots is known to nobody before "go" and no slot comes twice;
+at "done" the runner is stopped, then the clock, and outputs are read from the stopped process; every
+slot was renewed. Warm-up passes are the same calls without renewal, and nothing of them counts.
+
+What a pass costs without any work is measured by the null runner in the same rhythm and subtracted
+(``hand-over``). Passes in which the runner waited for a core are repeated, within a budget.
+
+Not covered: who slows the whole machine evenly slows all arms.
+"""
+
+from __future__ import annotations
+
+import array
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cudaagent.errors import InfrastructureError
+from cudaagent.judge.manifest import ITEM_BYTES, SlotLayout, TensorSpec
+from cudaagent.judge.process import RUNNER_FAULTS, Deadline, RunnerForged, RunnerProcess
+from cudaagent.judge.ring import Bytes, PassShape, Pools, Ring
+
+WARM_UPS = 3
+NULL = "null"
+_SAMPLE_BYTES = 4 << 20
+_ADDRESS_BYTES = 8
+_SMALL_WAIT_NS = 300_000
+
+
+class PassFailed(Exception):
+    """A runner failed in a pass: which arm, and how."""
+
+    def __init__(self, arm: str, error: Exception) -> None:
+        super().__init__(f"{arm}: {error}")
+        self.arm = arm
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class TimedArm:
+    """A module in a runner; ``outputs`` are the leaves' layouts as the judge has seen them."""
+
+    runner: RunnerProcess
+    name: str
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call's outputs, or pieces of them, as they lay in the stopped runner."""
+
+    seed: int
+    """Decides the slot's values."""
+    call: int
+    leaves: tuple[Bytes, ...]
+    """Raw extents or contiguous pieces."""
+    offsets: tuple[int, ...]
+    """First element of each piece."""
+    whole: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """One timed pass."""
+
+    ns: int
+    wait_ns: int
+    """How long threads of the runner waited for a core."""
+    samples: tuple[Sample, ...] = ()
+
+
+@dataclass(slots=True)
+class Timing:
+    """What the rounds so far have shown."""
+
+    shape: PassShape
+    handover_ns: list[int] = field(default_factory=list[int])
+    rounds: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+    """Nanoseconds of every arm's pass, hand-over included."""
+    samples: list[Sample] = field(default_factory=list[Sample])
+    repeats: int = 0
+
+    @property
+    def handover(self) -> float:
+        """Median hand-over in nanoseconds."""
+        return statistics.median(self.handover_ns) if self.handover_ns else 0.0
+
+    @property
+    def handover_sd(self) -> float:
+        return statistics.stdev(self.handover_ns) if len(self.handover_ns) > 1 else 0.0
+
+    def ms(self, arm: str) -> list[float]:
+        """Milliseconds a call of ``arm``, one for each round."""
+        return [self.call_ms(result[arm]) for result in self.rounds]
+
+    def call_ms(self, ns: int) -> float:
+        """A pass as milliseconds a call; never below a nanosecond."""
+        return max(ns - self.handover, 1.0) / self.shape.calls / 1e6
+
+    def pass_ms(self, arm: str) -> float:
+        """Median pass of ``arm`` in milliseconds, hand-over subtracted."""
+        return statistics.median(self.ms(arm)) * self.shape.calls
+
+
+class PassClock:
+    """Times arms on one ring."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        pools: Pools,
+        arms: Mapping[str, TimedArm],
+        *,
+        shape: PassShape,
+        rng: random.Random,
+        call_s: float,
+        end: float,
+        end_key: str,
+        max_repeats: int,
+        disturbed_share: float,
+        threads: int,
+    ) -> None:
+        self._ring = ring
+        self._pools = pools
+        self._arms = dict(arms)
+        self._rng = rng
+        self._call_s = call_s
+        self._end = end
+        self._end_key = end_key
+        self._max_repeats = max_repeats
+        self._share = disturbed_share
+        self._threads = threads
+        self.timing = Timing(shape)
+
+    def warm_up(self, names: Sequence[str] | None = None) -> dict[str, float]:
+        """Three full passes of each arm; returns the last one's milliseconds a call."""
+        seeds = self._seeds()
+        self._ring.renew(self._pools, seeds, [])
+        found: dict[str, float] = {}
+        for name in names or self._arms:
+            for _ in range(WARM_UPS):
+                result = self._pass(name, seeds, renew=False, samples=0)
+                found[name] = result.ns / self.timing.shape.calls / 1e6
+        return found
+
+    def round(self, *, sampled: str | None = None, samples: int = 0) -> None:
+        """One pass of every arm in random order; ``samples`` calls of ``sampled`` are read.
+
+        Raises:
+            InfrastructureError: too many passes were disturbed.
+        """
+        names = list(self._arms)
+        self._rng.shuffle(names)
+        results: dict[str, int] = {}
+        for name in names:
+            count = samples if name == sampled else 0
+            result = self._undisturbed(name, count)
+            results[name] = result.ns
+            self.timing.samples += result.samples
+        handover = results.pop(NULL, None)
+        if handover is not None:
+            self.timing.handover_ns.append(handover)
+        self.timing.rounds.append(results)
+
+    def _undisturbed(self, name: str, samples: int) -> PassResult:
+        runner = self._arms[name].runner
+        while True:
+            result = self._pass(name, self._seeds(), renew=True, samples=samples)
+            allowed = self._share * result.ns + _SMALL_WAIT_NS
+            # A runner with more threads than cores keeps itself waiting, to its own cost.
+            if result.wait_ns <= allowed or runner.threads > 4 * self._threads:
+                return result
+            self.timing.repeats += 1
+            if self.timing.repeats > self._max_repeats:
+                raise InfrastructureError(
+                    f"more than {self._max_repeats} timed passes were disturbed by other work on "
+                    f"this machine (judge.max_repeats): the last waited {result.wait_ns / 1e6:.1f} "
+                    f"ms for a core in {result.ns / 1e6:.1f} ms"
+                )
+
+    def _seeds(self) -> list[int]:
+        return [self._rng.getrandbits(63) for _ in range(self.timing.shape.slots)]
+
+    def _pass(self, name: str, seeds: list[int], *, renew: bool, samples: int) -> PassResult:
+        try:
+            return self._one_pass(name, seeds, renew=renew, samples=samples)
+        except RUNNER_FAULTS as error:
+            raise PassFailed(name, error) from error
+
+    def _one_pass(self, name: str, seeds: list[int], *, renew: bool, samples: int) -> PassResult:
+        arm = self._arms[name]
+        shape = self.timing.shape
+        order = self._rng.sample(range(shape.slots), shape.calls)
+        runner = arm.runner
+        released = runner.request({"op": "pass", "arm": arm.name}, self._deadline(1))
+        if released.get("released") is not True:
+            raise RunnerForged("a pass was refused")
+        if renew:
+            runner.stop()
+            runner.await_stop()
+            self._ring.renew(self._pools, seeds, order)
+        waited = runner.queue_wait_ns()
+        message = array.array("i", order).tobytes()
+        deadline = self._deadline(shape.calls)
+        start = time.perf_counter_ns()
+        runner.send_raw(message)
+        if renew:
+            runner.resume()
+        raw, _ = runner.receive(deadline, f"a pass of {shape.calls} calls")
+        end = runner.stop()
+        runner.await_stop()
+        waited = runner.queue_wait_ns() - waited
+        calls = self._sampled_calls(samples)
+        taken = tuple(self._read(arm, raw, seeds, order, call) for call in calls)
+        if raw is None or len(raw) != _ADDRESS_BYTES * len(arm.outputs) * shape.calls:
+            raise RunnerForged("a pass ended without the addresses of its outputs")
+        return PassResult(end - start, waited, taken)
+
+    def _deadline(self, calls: int) -> Deadline:
+        return Deadline(self._call_s * calls, "limits.call_s").within(self._end, self._end_key)
+
+    def _sampled_calls(self, samples: int) -> list[int]:
+        """The last call first, then others at random; a single one is the last in a third of cases."""
+        calls = self.timing.shape.calls
+        if not samples:
+            return []
+        if samples == 1 and self._rng.randrange(3):
+            return [self._rng.randrange(calls)]
+        others = self._rng.sample(range(calls - 1), min(samples - 1, calls - 1))
+        return [calls - 1, *others]
+
+    def _read(
+        self, arm: TimedArm, raw: bytes | None, seeds: list[int], order: list[int], call: int
+    ) -> Sample:
+        addresses = np.frombuffer(raw or b"", np.int64)
+        count = len(arm.outputs)
+        if addresses.size != count * self.timing.shape.calls:
+            raise RunnerForged("a pass ended without the addresses of its outputs")
+        leaves: list[Bytes] = []
+        offsets: list[int] = []
+        whole: list[bool] = []
+        for position, spec in enumerate(arm.outputs):
+            item = ITEM_BYTES[spec.dtype]
+            most = _SAMPLE_BYTES // item
+            first, size = 0, spec.extent
+            if spec.stride == spec.contiguous.stride and size > most:
+                first, size = self._rng.randrange(size - most), most
+            data = np.empty(size * item, np.uint8)
+            address = int(addresses[call * count + position])
+            arm.runner.read_into(address + first * item, memoryview(data))
+            leaves.append(data)
+            offsets.append(first)
+            whole.append(size == spec.extent)
+        return Sample(seeds[order[call]], call, tuple(leaves), tuple(offsets), tuple(whole))
+
+
+def calls_for(
+    pass_ms: float, times_ms: Sequence[float], *, longest: float = 4.0
+) -> int:
+    """Calls of a pass: the fastest arm lasts ``pass_ms``, but the slowest not ``longest`` times that."""
+    fastest, slowest = max(min(times_ms), 1e-4), max(times_ms)
+    wanted = int(np.ceil(1.05 * pass_ms / fastest))
+    bound = max(int(longest * pass_ms / slowest), int(np.ceil(1.05 * pass_ms / slowest)), 1)
+    return max(1, min(wanted, bound))
+
+
+def ring_bytes_limit(host_memory_bytes: int) -> int:
+    """Bytes that the ring may have: an eighth of the memory that is free, at most 1 GiB."""
+    available = host_memory_bytes
+    with open("/proc/meminfo") as handle:
+        for line in handle:
+            if line.startswith("MemAvailable:"):
+                available = min(available, int(line.split()[1]) << 10)
+    return min(available // 8, 1 << 30)
+
+
+def slot_too_large(layout: SlotLayout, limit: int) -> str | None:
+    """Why one slot of inputs and weights does not fit, or None."""
+    if layout.slot_bytes <= limit:
+        return None
+    return (
+        f"inputs and weights of one call take {layout.slot_bytes >> 20} MiB; this machine's ring "
+        f"holds {limit >> 20} MiB"
+    )

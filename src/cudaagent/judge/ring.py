@@ -1,0 +1,195 @@
+"""The ring: shared memory with slots of inputs and weights that the judge renews before every pass.
+
+Runs in the judge's process; runners map the same memory (a memfd sealed against changes of size), so
+the addresses stay and only the values change. A slot is written from *pools* of values that the task
+gave: for each tensor a random member of its pool, float tensors cut into pieces in random order with
+some elements exchanged, all decided by a secret seed. The same seed writes the same slot again, which
+is how the reference computes expected values afterwards without trusting the ring, which a runner may
+have written to.
+
+Not covered: pieces in another order keep every element's own domain but not relations between
+elements; ``Pools.shuffle`` is false where the task does not bear that, and then the pool is all there is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudaagent.judge.floor import last_level_cache_bytes
+from cudaagent.judge.manifest import ITEM_BYTES, SlotLayout, TensorSpec
+
+Bytes = NDArray[np.uint8]
+
+_WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_SMALLEST_CUT = 64
+_EXCHANGED = 2048
+"""One element in so many is exchanged, at least one."""
+_PAGE = 4096
+_GRAIN = 64 << 20
+MAX_SLOTS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """How many slots the ring has and how many calls a pass makes; no slot is visited twice."""
+
+    slots: int
+    calls: int
+    shorter: bool
+    """Memory did not allow the ring that was wanted."""
+
+
+def pass_shape(layout: SlotLayout, wanted_calls: int, max_bytes: int) -> PassShape:
+    """The ring for passes of ``wanted_calls``: twice the last-level cache, and one slot to spare."""
+    stride = slot_stride(layout)
+    for_cache = 2 * last_level_cache_bytes() // layout.slot_bytes + 1
+    wanted = max(for_cache, wanted_calls + max(1, wanted_calls // 4), 2)
+    slots = max(1, min(wanted, max_bytes // stride, MAX_SLOTS))
+    calls = max(1, min(wanted_calls, slots - 1 if slots > 1 else 1))
+    return PassShape(slots, calls, slots < wanted)
+
+
+def slot_stride(layout: SlotLayout) -> int:
+    """Bytes from one slot to the next."""
+    return -(-layout.slot_bytes // _PAGE) * _PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Values to fill slots from: ``inputs[set][tensor]`` and ``params[set][tensor]``, raw extents."""
+
+    layout: SlotLayout
+    inputs: tuple[tuple[Bytes, ...], ...]
+    params: tuple[tuple[Bytes, ...], ...]
+    shuffle: tuple[bool, ...]
+    """For each tensor of the layout: whether its pieces may change places."""
+
+    def write(self, slot: Bytes, seed: int) -> None:
+        """Fill a slot with the values that ``seed`` decides."""
+        rng = np.random.Generator(np.random.PCG64(seed))
+        count = len(self.layout.inputs)
+        for position, spec in enumerate(self.layout.specs):
+            if not spec.nbytes:
+                continue
+            pool = self.inputs if position < count else self.params
+            column = position if position < count else position - count
+            source = pool[int(rng.integers(len(pool)))][column]
+            target = self._part(slot, position)
+            if self.shuffle[position]:
+                _scramble(target, source, ITEM_BYTES[spec.dtype], rng)
+            else:
+                target[:] = source
+
+    def write_exactly(self, slot: Bytes, inputs: Sequence[Bytes], params: Sequence[Bytes]) -> None:
+        """Fill a slot with given values."""
+        for position, source in enumerate((*inputs, *params)):
+            self._part(slot, position)[:] = source
+
+    def inputs_of(self, slot: Bytes) -> list[Bytes]:
+        """Views of a slot's inputs."""
+        return [self._part(slot, i) for i in range(len(self.layout.inputs))]
+
+    def _part(self, slot: Bytes, position: int) -> Bytes:
+        start = self.layout.offsets[position]
+        return slot[start : start + self.layout.specs[position].nbytes]
+
+
+class Ring:
+    """The shared memory of one judge; replaced by a larger one when a task needs it."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ring")
+        self._fd = -1
+        self._map: mmap.mmap | None = None
+        self._view: Bytes = np.empty(0, np.uint8)
+        self.generation = 0
+        """Changes whenever the memory is another."""
+
+    @property
+    def fd(self) -> int:
+        return self._fd
+
+    @property
+    def size(self) -> int:
+        return int(self._view.size)
+
+    def ensure(self, size: int) -> None:
+        """Make the ring at least ``size`` bytes; runners must map it again when that changed it."""
+        if size <= self.size:
+            return
+        self._release()
+        size = -(-size // _GRAIN) * _GRAIN
+        self._fd = os.memfd_create("cudaagent-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._fd, size)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
+        self._map = mmap.mmap(self._fd, size)
+        self._view = np.frombuffer(self._map, np.uint8)
+        self.generation += 1
+
+    def slot(self, layout: SlotLayout, index: int) -> Bytes:
+        """The bytes of one slot."""
+        start = index * slot_stride(layout)
+        return self._view[start : start + layout.slot_bytes]
+
+    def renew(self, pools: Pools, seeds: Sequence[int], order: Sequence[int]) -> None:
+        """Write all slots anew, slot i from ``seeds[i]``.
+
+        Slots of ``order``, which the pass will visit, come first and in that order, so that all
+        arms find them equally far down in the caches; the runner is stopped meanwhile.
+        """
+        visited = set(order)
+        rest = [i for i in range(len(seeds)) if i not in visited]
+
+        def write(index: int) -> None:
+            pools.write(self.slot(pools.layout, index), seeds[index])
+
+        list(self._threads.map(write, [*order, *rest]))
+
+    def close(self) -> None:
+        """Give the memory back; may be called twice."""
+        self._threads.shutdown()
+        self._release()
+
+    def _release(self) -> None:
+        self._view = np.empty(0, np.uint8)
+        if self._map is not None:
+            # Views that somebody still holds keep the memory until they go.
+            self._map = None
+            os.close(self._fd)
+            self._fd = -1
+
+
+def strided(data: Bytes, spec: TensorSpec) -> NDArray[Any]:
+    """A tensor's elements, as words of its item size, in the shape and strides that ``spec`` says."""
+    size = ITEM_BYTES[spec.dtype]
+    words = data.view(_WORDS[size])
+    if not words.size:
+        return np.empty(spec.shape, words.dtype)
+    strides = tuple(step * size for step in spec.stride)
+    return np.lib.stride_tricks.as_strided(words, spec.shape, strides)
+
+
+def _scramble(target: Bytes, source: Bytes, item: int, rng: np.random.Generator) -> None:
+    to, of = target.view(_WORDS[item]), source.view(_WORDS[item])
+    size = int(of.size)
+    if size >= _SMALLEST_CUT:
+        cuts = [0, *sorted(int(c) for c in rng.integers(1, size, 3)), size]
+        position = 0
+        for piece in rng.permutation(4):
+            first, last = cuts[piece], cuts[piece + 1]
+            to[position : position + last - first] = of[first:last]
+            position += last - first
+    else:
+        to[:] = of[rng.permutation(size)]
+    exchanged = max(1, size // _EXCHANGED)
+    to[rng.integers(0, size, exchanged)] = of[rng.integers(0, size, exchanged)]
