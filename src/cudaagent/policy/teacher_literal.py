@@ -38,7 +38,9 @@ def literal_body(w: Writer, program: Program) -> None:
     else:
         _product(w, program, source)
     if program.rows is None:
-        _in_place(w, "out", "ot.numel()", program.mid)
+        if program.mid:
+            w.add("  int64_t size = ot.numel();")
+        _in_place(w, "out", "size", program.mid)
         return
     _in_place(w, "c", "rows * cols", program.mid)
     _row_pass(w, program, "c")
@@ -89,7 +91,8 @@ def _row_pass(w: Writer, program: Program, source: str) -> None:
 
 def _helper(w: Writer, *, transposed: bool) -> None:
     """``matmul``: c = a b, or c = a b^T where the rows of b are given."""
-    head = "static void matmul(const float* a, const float* b, float* c, int64_t m, int64_t k, int64_t n) {"
+    sizes = "int64_t m, int64_t k, int64_t n"
+    head = f"static void matmul(const float* a, const float* b, float* c, {sizes}) {{"
     inner = Writer(w.style)
     inner.parallel("  ")
     inner.open("  ", "i", "m")
@@ -133,45 +136,53 @@ def _sum_rows(w: Writer, value: str, term: str) -> None:
     w.add(f"    out[i] = {value};", "  }")
 
 
+_SIZES = {
+    "outer": "m = xt.size(0), k = yt.size(0), n = zt.size(1)",
+    "expand": "m = xt.size(0), k = xt.size(1), n = ot.size(1)",
+    "diag_right": "m = xt.size(0), k = xt.size(1), n = xt.size(1)",
+    "diag_left": "m = xt.size(0), k = xt.size(0), n = xt.size(1)",
+    "prefix": "m = xt.size(0), k = xt.size(0), n = xt.size(1)",
+    "center": "m = xt.size(0), k = xt.size(0), n = xt.size(1)",
+    "repeat": "m = xt.size(0), k = xt.size(0), n = xt.size(1)",
+}
+_DENSE_RIGHT = frozenset({"expand", "diag_right"})
+
+
 def _product(w: Writer, program: Program, source: str) -> None:
     _helper(w, transposed=False)
     core = program.core
     assert core is not None
-    left, right = _data(source), "y"
-    if core in ("row_sum", "row_mean", "col_sum", "col_mean", "chain"):
-        w.add("  int64_t m = xt.size(0), k = xt.size(1), n = yt.size(1);")
-        w.add("  std::vector<float> c(m * n);")
-        w.add(f"  matmul({left}, y, c.data(), m, k, n);")
-        if core == "chain":
-            _sum_rows(w, "s", "c[i * n + j] * z[j]")
-        elif core in ("row_sum", "row_mean"):
-            _sum_rows(w, "s / n" if core == "row_mean" else "s", "c[i * n + j]")
-        else:
-            w.parallel("  ")
-            w.open("  ", "j", "n")
-            w.add("    float s = 0.0f;")
-            w.add("    for (int64_t i = 0; i < m; ++i) s += c[i * n + j];")
-            w.add(f"    out[j] = {'s / m' if core == 'col_mean' else 's'};", "  }")
+    if core in _SIZES:
+        _dense_product(w, program, source)
         return
-    if core == "outer":
-        w.add("  int64_t m = xt.size(0), k = yt.size(0), n = zt.size(1);")
-        rows, cols, left, right = "m", "k", "d.data()", "z"
-    elif core == "expand":
-        w.add("  int64_t m = xt.size(0), k = xt.size(1), n = ot.size(1);")
-        rows, cols, right = "k", "n", "d.data()"
-    elif core == "diag_right":
-        w.add("  int64_t m = xt.size(0), k = xt.size(1), n = xt.size(1);")
-        rows, cols, right = "k", "n", "d.data()"
+    w.add("  int64_t m = xt.size(0), k = xt.size(1), n = yt.size(1);")
+    w.add("  std::vector<float> c(m * n);")
+    w.add(f"  matmul({_data(source)}, y, c.data(), m, k, n);")
+    if core == "chain":
+        _sum_rows(w, "s", "c[i * n + j] * z[j]")
+    elif core in ("row_sum", "row_mean"):
+        _sum_rows(w, "s / n" if core == "row_mean" else "s", "c[i * n + j]")
     else:
-        w.add("  int64_t m = xt.size(0), k = xt.size(0), n = xt.size(1);")
-        rows, cols, left, right = "m", "k", "d.data()", left
-    if core == "outer":
+        w.parallel("  ")
+        w.open("  ", "j", "n")
+        w.add("    float s = 0.0f;")
+        w.add("    for (int64_t i = 0; i < m; ++i) s += c[i * n + j];")
+        w.add(f"    out[j] = {'s / m' if core == 'col_mean' else 's'};", "  }")
+
+
+def _dense_product(w: Writer, program: Program, source: str) -> None:
+    """Build the structured factor as a dense matrix ``d`` and multiply by it."""
+    assert program.core is not None
+    w.add(f"  int64_t {_SIZES[program.core]};")
+    factor = _FACTORS[program.core].format(x=source)
+    if program.core in _DENSE_RIGHT:
+        rows, cols, left, right = "k", "n", _data(source), "d.data()"
+    else:
+        rows, cols, left, right = "m", "k", "d.data()", _data(source)
+    if program.core == "outer":
         right = "z"
-    elif left == "d.data()":
-        right = _data(source)
     w.add(f"  std::vector<float> d({rows} * {cols});")
     w.open("  ", "i", rows)
-    factor = _FACTORS[core].format(x=source)
     w.add(f"    for (int64_t j = 0; j < {cols}; ++j) d[i * {cols} + j] = {factor};", "  }")
     target = "out"
     if program.rows is not None:

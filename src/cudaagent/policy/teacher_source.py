@@ -26,9 +26,12 @@ _POINTWISE: tuple[tuple[str, str, str], ...] = (
     ("square", r"torch\.square\(x\)", "v = v * v;"),
     ("scale", rf"x \* {_C}", "v = v * {0}f;"),
     ("shift", rf"x \+ {_C}", "v = v + {0}f;"),
-    ("silu", r"F\.silu\(x\)", "v = v / (1.0f + std::exp(-v));"),
-    ("sigmoid", r"torch\.sigmoid\(x\)", "v = 1.0f / (1.0f + std::exp(-v));"),
     ("softsign", r"F\.softsign\(x\)", "v = v / (1.0f + std::fabs(v));"),
+    (
+        "hardswish",
+        r"F\.hardswish\(x\)",
+        "v = v * (std::fabs(v + 3.0f) - std::fabs(v - 3.0f) + 6.0f) / 12.0f;",
+    ),
 )
 """Name, Python expression, C++ statement. Selects with a constant arm are written with ``fabs``:
 g++ turns ``v > 0 ? v : 0`` into a branch as soon as arithmetic follows, and vectorises nothing."""
@@ -38,9 +41,10 @@ _ROWS = (
     ("mean", r"x\.mean\(dim=1\)"),
     ("max", r"x\.amax\(dim=1\)"),
     ("norm", r"x\.norm\(dim=1\)"),
-    ("softmax", r"torch\.softmax\(x, dim=1\)"),
     ("layer_norm", r"F\.layer_norm\(x, \(\d+,\)\)"),
     ("rms_norm", r"F\.rms_norm\(x, \(\d+,\), eps=1e-05\)"),
+    ("normalize", r"F\.normalize\(x, dim=1\)"),
+    ("row_center", r"x - x\.mean\(dim=1, keepdim=True\)"),
 )
 REDUCTIONS = frozenset({"sum", "mean", "max", "norm"})
 

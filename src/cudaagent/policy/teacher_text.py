@@ -106,31 +106,23 @@ class Writer:
         """Normalise row ``i``; the row waits in ``q``, which is ``out`` or a buffer."""
         q = "float q[4096];" if self.style.stream else "float* q = out + i * cols;"
         self.add(f"{indent}{q}")
-        if name == "softmax":
-            self.add(f"{indent}float m = -INFINITY;")
-            self._pass(indent, (*load, "q[j] = v;", "m = std::max(m, v);"), "max : m")
-            self.add(f"{indent}float s = 0.0f;")
-            self._pass(indent, ("float v = std::exp(q[j] - m);", "q[j] = v;", "s += v;"), "+ : s")
-            value = "q[j] / s"
-        elif name == "layer_norm":
-            self.add(f"{indent}float s = 0.0f, t = 0.0f;")
-            self._pass(indent, (*load, "q[j] = v;", "s += v;"), "+ : s")
+        if name in ("layer_norm", "row_center"):
+            self.sum(indent, "cols", (*load, "q[j] = v;", "s += v;"))
             self.add(f"{indent}float m = s / cols;")
-            self._pass(indent, ("float v = q[j] - m;", "t += v * v;"), "+ : t")
-            self.add(f"{indent}float r = 1.0f / std::sqrt(t / cols + 1e-5f);")
-            value = "(q[j] - m) * r"
+            value = "q[j] - m"
+            if name == "layer_norm":
+                self.sum(indent, "cols", ("float v = q[j] - m;", "t += v * v;"), name="t")
+                self.add(f"{indent}float r = 1.0f / std::sqrt(t / cols + 1e-5f);")
+                value = "(q[j] - m) * r"
         else:
-            self.add(f"{indent}float s = 0.0f;")
-            self._pass(indent, (*load, "q[j] = v;", "s += v * v;"), "+ : s")
-            self.add(f"{indent}float r = 1.0f / std::sqrt(s / cols + 1e-5f);")
+            self.sum(indent, "cols", (*load, "q[j] = v;", "s += v * v;"))
+            root = "std::sqrt(s / cols + 1e-5f)"
+            if name == "normalize":
+                root = "std::max(std::sqrt(s), 1e-12f)"
+            self.add(f"{indent}float r = 1.0f / {root};")
             value = "q[j] * r"
         self.loop(indent, "j", "cols", (f"float v = {value};", *post, "q[j] = v;"))
         if self.style.stream:
             self.add(f"{indent}for (int64_t j = 0; j < cols; j += 8) {{")
             self.add(f"{indent}  _mm256_stream_ps(out + i * cols + j, _mm256_loadu_ps(q + j));")
             self.add(f"{indent}}}")
-
-    def _pass(self, indent: str, body: Sequence[str], clause: str) -> None:
-        self.simd(indent, f" reduction({clause})")
-        self.open(indent, "j", "cols")
-        self.add(*(f"{indent}  {line}" for line in body), f"{indent}}}")

@@ -27,6 +27,9 @@ from cudaagent.tasks.task import Task
 SUITE = "synthesised"
 _HELDOUT_OF = 6
 _GIVE_UP_AFTER = 20_000
+_FOR_SIGNED = frozenset({"relu", "abs", "leaky_relu"})
+"""Without effect on values that are never negative."""
+_KEEP_SIGN = frozenset({"scale", "shift", "softsign", "hardswish", "clamp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,13 @@ class Composition:
             if item.operator.family is Family.PRODUCT:
                 return item.operator
         return None
+
+    @property
+    def core(self) -> str:
+        """Name of the product or row operator, ``pointwise`` where there is neither."""
+        families = (Family.PRODUCT, Family.REDUCE, Family.NORMALISE)
+        named = [i.operator for i in self.applied if i.operator.family in families]
+        return named[0].name if named else "pointwise"
 
     @property
     def heldout(self) -> bool:
@@ -156,43 +166,38 @@ def _draw_one(rng: random.Random, max_operators: int) -> Composition | None:
 
 
 def _sound(operators: list[Operator]) -> bool:
-    """Whether outputs vary with the inputs and no operator is without effect."""
+    """Whether the task is slow enough to be timed, its outputs vary with its inputs, and no
+    operator is without effect."""
+    first = operators[0]
+    if first.family is Family.REDUCE or (len(operators) == 1 and first.family is Family.POINTWISE):
+        return False
+    before: Operator | None = None
+    positive = False
     lifted = False
-    """Values have a mean far from zero in units of their spread."""
-    nonnegative = False
-    small = False
-    for before, operator in zip([None, *operators], operators, strict=False):
-        if before is operator and operator.name not in ("scale", "shift"):
+    """The mean is far from zero in units of the spread."""
+    for operator in operators:
+        if operator is before:
             return False
-        if (
-            operator.name in ("scale", "shift")
-            and before is not None
-            and before.name == operator.name
-        ):
+        if (operator.bounded and lifted) or (positive and operator.name in _FOR_SIGNED):
             return False
-        if operator.bounded and lifted:
+        if operator.name == "clamp" and before is not None and before.name == "normalize":
             return False
-        if nonnegative and operator.name in ("relu", "abs", "leaky_relu"):
-            return False
-        if small and operator.name not in ("scale", "row_max", "row_norm"):
-            return False
-        nonnegative, lifted, small = _after(operator, nonnegative, lifted, small)
+        positive, lifted = _after(operator, positive, lifted)
+        before = operator
     return True
 
 
-def _after(
-    operator: Operator, nonnegative: bool, lifted: bool, small: bool
-) -> tuple[bool, bool, bool]:
+def _after(operator: Operator, positive: bool, lifted: bool) -> tuple[bool, bool]:
+    """Whether values are (never negative, lifted) after ``operator``."""
     if operator.family is Family.POINTWISE:
-        keeps = nonnegative and operator.name in ("scale", "shift", "silu", "softsign", "clamp")
-        positive = operator.nonnegative or keeps
-        return positive, lifted or (positive and operator.name == "shift"), small
+        now = operator.nonnegative or (positive and operator.name in _KEEP_SIGN)
+        return now, lifted or (now and operator.name == "shift")
     if operator.family is Family.NORMALISE:
-        soft = operator.name == "softmax"
-        return soft, soft, soft
-    reduces = operator.family is Family.REDUCE
+        return (
+            (positive, positive) if operator.name in ("normalize", "rms_norm") else (False, False)
+        )
     if operator.name in ("row_max", "row_norm"):
-        return True, True, small
-    if reduces or operator.result is not Result.MATRIX:
-        return nonnegative and reduces, nonnegative or lifted, small
-    return False, False, small
+        return True, True
+    if operator.family is Family.REDUCE:
+        return positive, positive or lifted
+    return False, operator.result is not Result.MATRIX and (positive or lifted)
