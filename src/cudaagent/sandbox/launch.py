@@ -73,6 +73,9 @@ def _watch(
 def _handle(selector: selectors.BaseSelector, running: dict[int, _Command], fd: int) -> None:
     command = running[fd]
     if fd == command.reply.fileno():
+        # An unread message would turn the reply below into a connection reset.
+        with contextlib.suppress(OSError):
+            command.reply.recv(16)
         command.child.request_end()
         selector.unregister(fd)
         del running[fd]
