@@ -1,8 +1,8 @@
 """A content-addressed store on disk that survives kill -9, concurrency and torn files.
 
 Runs on the trusted side, which alone writes it. An entry is one file: a digest over the rest, a
-JSON head and the payload; it is written under a temporary name and renamed, and a reader that finds a
-wrong digest treats the entry as absent. Nothing is locked: equal keys hold equal content.
+JSON head and the payload; it is written under a temporary name and renamed, and a reader that finds
+a wrong digest treats the entry as absent. Nothing is locked: equal keys hold equal content.
 """
 
 from __future__ import annotations

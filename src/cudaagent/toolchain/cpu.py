@@ -122,8 +122,9 @@ def _refuse(files: Mapping[str, bytes], names: tuple[str, ...]) -> tuple[str, st
         if binding or _TORCH_BINDING.search(data):
             return "build-failed", (
                 f"{path}: the torch binding (REGISTER_BINDING, torch headers) is not supported on "
-                "target cpu yet; include <tvm/ffi/tvm_ffi.h>, take tvm::ffi::TensorView arguments "
-                "and export each function with TVM_FFI_DLL_EXPORT_TYPED_FUNC(name, name);"
+                "target cpu yet; take tvm::ffi::TensorView arguments "
+                "(<tvm/ffi/container/tensor.h>, <tvm/ffi/function.h>) and export each function "
+                "with TVM_FFI_DLL_EXPORT_TYPED_FUNC(name, name);"
             )
     if names:
         return None

@@ -12,8 +12,8 @@ from cudaagent.sandbox.output import cut_middle
 _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"fatal error: (?:torch|ATen|c10|pybind11)/\S+: No such file",
-        "there are no torch headers here; include <tvm/ffi/tvm_ffi.h> and take "
-        "tvm::ffi::TensorView arguments",
+        "there are no torch headers here; take tvm::ffi::TensorView arguments and include "
+        "<tvm/ffi/container/tensor.h> and <tvm/ffi/function.h>",
     ),
     (
         r"fatal error: cuda\S*: No such file",
@@ -27,7 +27,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"expected constructor, destructor, or type conversion[^\n]*\n[^\n]*TVM_FFI_DLL|"
         r"TVM_FFI_DLL_EXPORT_TYPED_FUNC.{0,3} (?:was not declared|does not name)|"
         r"'tvm' has not been declared|'tvm' was not declared",
-        "#include <tvm/ffi/tvm_ffi.h> stands before TensorView and TVM_FFI_DLL_EXPORT_TYPED_FUNC",
+        "TensorView and TVM_FFI_DLL_EXPORT_TYPED_FUNC need #include <tvm/ffi/container/tensor.h> "
+        "and #include <tvm/ffi/function.h>",
     ),
     (
         r"TensorView.{0,3} has no member named",

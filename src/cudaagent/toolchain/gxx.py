@@ -27,6 +27,7 @@ COMPILE_FLAGS = (
     "-fPIC",
     "-fvisibility=hidden",
 )
+"""Part of every cache key, as is all else that changes what a source compiles to."""
 _ASK_S = 30.0
 
 

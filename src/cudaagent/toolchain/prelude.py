@@ -1,7 +1,9 @@
-"""The precompiled header that makes a build take one second instead of two.
+"""The precompiled header that halves the time of a build.
 
-Built by the trusted side from the toolchain's headers alone, once for a toolchain digest, and shown
-read-only to confined builds. A build that finds it unusable reads the plain text beside it.
+It holds the two binding headers that a kernel needs and what kernels commonly include beside them;
+all of ``tvm_ffi.h`` would cost every build another 0.2 s. Built by the trusted side from the
+toolchain's headers alone, once for a toolchain digest, and shown read-only to confined builds. A
+build that finds it unusable reads the plain text beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from cudaagent.toolchain.gxx import COMPILE_FLAGS, Gxx
 
 NAME = "prelude.h"
 TEXT = """\
-#include <tvm/ffi/tvm_ffi.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
 
 #include <algorithm>
 #include <cmath>

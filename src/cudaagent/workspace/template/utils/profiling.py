@@ -1,0 +1,10 @@
+"""Times ModelNew against eager PyTorch and torch.compile."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from gateway_client import ask
+
+sys.exit(ask("profile"))
