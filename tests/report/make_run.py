@@ -87,13 +87,15 @@ def full_run(root: Path, name: str = "r", *overrides: str, lift: float = 0.0) ->
             items = [episode("a", correct(1.5, 1.1, r, reused=step > 5)) for r in rewards]
             run.write_trajectories(stage, step, items)
             metrics = {
-                "explained_variance": None if step == 4 else 1 - 2 / (step + 1),
-                "entropy": 0.4 - 0.01 * step,
-                "kl": 1e-3 * step,
-                "clip_fraction": 0.02,
-                "mismatch_kl": 2e-5 * (step % 3),
+                "critic/explained_variance": None if step == 4 else 1 - 2 / (step + 1),
+                "actor/entropy": 0.4 - 0.01 * step,
+                "actor/kl3": 1e-3 * step,
+                "actor/clip_fraction": 0.02,
+                "mismatch/kl3": 2e-5 * (step % 3),
+                "actor/lr": 1e-4,
             }
             run.step(stage, step, metrics)
+    run.step("rft", 0, {"filter/kept": 20.0, "supervised/loss_last": 0.25})
     return run
 
 

@@ -22,6 +22,7 @@ from cudaagent.report import (
     summarise,
     write_report,
 )
+from cudaagent.report.command import command
 from cudaagent.report.records import Panel, Scores, Series
 from cudaagent.report.svg import line_chart, ticks
 from cudaagent.run_dir import RunDir
@@ -102,7 +103,8 @@ def test_with_raw_speedups_as_reward_the_top_share_follows_the_milestones(tmp_pa
     run = start(tmp_path, "r", "judge.reward=speedup")
     episodes = [episode("a", correct(1.2, 1.04, 1.04)), episode("b", correct(1.2, 1.06, 1.06))]
     run.write_evaluation("agentic", episodes)
-    run.write_trajectories("agentic", 0, episodes)
+    for step in (0, 1):
+        run.write_trajectories("agentic", step, episodes)
     assert scores_of(run, "agentic", "final").top == 0.5
     assert [panel.metric for panel in summarise(run).panels] == ["reward"]
 
@@ -133,7 +135,7 @@ def test_curves_come_from_trajectories_and_step_events(tmp_path: Path) -> None:
         run.write_trajectories(
             "agentic", step, [episode("a", correct(1.5, 1.1, reward)) for reward in rewards]
         )
-        run.step("agentic", step, {"entropy": 0.1 * step, "kl": math.nan, "note": "text"})
+        run.step("agentic", step, {"actor/entropy": 0.1 * step, "kl": math.nan, "note": "text"})
     panels = {panel.metric: panel for panel in summarise(run).panels}
     assert panels["reward"].series[0].points == ((0, 0.0), (1, 2.5), (10, 3.0))
     shares = {series.name: [y for _, y in series.points] for series in panels["shares"].series}
@@ -143,8 +145,12 @@ def test_curves_come_from_trajectories_and_step_events(tmp_path: Path) -> None:
         "1": [0.5, 0.0, 0.0],
         "-1": [0.5, 0.0, 0.0],
     }
-    assert panels["entropy"].series[0].points == ((0, 0.0), (1, pytest.approx(0.1)), (10, 1.0))
-    assert set(panels) == {"reward", "shares", "entropy"}
+    assert panels["actor/entropy"].series[0].points == (
+        (0, 0.0),
+        (1, pytest.approx(0.1)),
+        (10, 1.0),
+    )
+    assert set(panels) == {"reward", "shares", "actor/entropy"}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -240,6 +246,22 @@ def test_ticks_enclose_the_values(low: float, high: float) -> None:
     assert values[-1] >= high - slack
     assert 2 <= len(values) <= 8
     assert values == sorted(values)
+
+
+def test_a_stage_of_one_step_shows_its_metrics_as_numbers(tmp_path: Path) -> None:
+    report = summarise(full_run(tmp_path))
+    assert not [panel for panel in report.panels if panel.stage == "rft"]
+    lines = [line.split() for line in render_terminal([report]).splitlines()]
+    assert ["RFT", "supervised/loss_last", "0.25"] in lines
+
+
+def test_command_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [full_run(tmp_path, name).path for name in ("a", "b")]
+    assert command(runs, as_json=True) == 0
+    out = capsys.readouterr().out
+    assert [run["name"] for run in json.loads(out)["runs"]] == ["a", "b"]
+    assert command(runs[:1]) == 0
+    assert str(runs[0] / "report.html") in capsys.readouterr().out
 
 
 def test_table_md_and_json_hold_the_same_numbers(tmp_path: Path) -> None:

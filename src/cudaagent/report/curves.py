@@ -8,15 +8,12 @@ from typing import Any
 from cudaagent.report.records import Panel, RunReport, Series
 
 METRIC_TITLES = {
-    "explained_variance": "explained variance of the critic",
-    "entropy": "entropy, nats a token",
-    "kl": "KL from the batch's old policy",
-    "clip_fraction": "share of tokens clipped",
-    "mismatch_kl": "KL between engine and learner",
-    "policy_loss": "policy loss",
-    "value_loss": "value loss",
-    "loss": "loss",
-    "grad_norm": "gradient norm",
+    "critic/explained_variance": "explained variance of the critic",
+    "actor/entropy": "entropy, nats a token",
+    "actor/kl3": "KL of the update, nats a token",
+    "actor/clip_fraction": "share of tokens clipped",
+    "mismatch/kl3": "KL between engine and learner, nats a token",
+    "batch/length_mean": "mean length of an episode, tokens",
 }
 """Metrics that are shown first, in this order; every other number of a step follows by name."""
 
@@ -30,7 +27,7 @@ def panels_of(
     metrics: Sequence[Mapping[str, Any]],
     milestone: bool,
 ) -> list[Panel]:
-    """Reward, share of each reward, then the learner's metrics; only what has a value."""
+    """Reward, share of each reward, then the learner's metrics; only what has two values."""
     panels: list[Panel] = []
     steps = sorted(step for step, values in rewards.items() if values)
     if steps:
@@ -39,17 +36,30 @@ def panels_of(
     if steps and milestone:
         shares = tuple(_share(rewards, steps, value) for value in _MILESTONES)
         panels.append(Panel(stage, "shares", "share of each reward", shares))
-    numbers = {
-        name: tuple((int(event["step"]), _number(event.get(name))) for event in metrics)
-        for name in sorted({name for event in metrics for name in event} - _NOT_METRICS)
-    }
-    order = [name for name in METRIC_TITLES if name in numbers]
-    order += [name for name in numbers if name not in METRIC_TITLES]
+    names = sorted({name for event in metrics for name in numbers_of(event)})
+    order = [name for name in METRIC_TITLES if name in names]
+    order += [name for name in names if name not in METRIC_TITLES]
     for name in order:
-        if any(value is not None for _, value in numbers[name]):
-            title = METRIC_TITLES.get(name, name.replace("_", " "))
-            panels.append(Panel(stage, name, title, (Series(name, numbers[name]),)))
-    return panels
+        points = tuple((int(event["step"]), numbers_of(event).get(name)) for event in metrics)
+        title = METRIC_TITLES.get(name, name.replace("_", " "))
+        panels.append(Panel(stage, name, title, (Series(name, points),)))
+    return [panel for panel in panels if _drawable(panel)]
+
+
+def is_main(panel: Panel) -> bool:
+    """Whether a panel is shown at once, rather than among all metrics."""
+    return panel.metric in ("reward", "shares") or panel.metric in METRIC_TITLES
+
+
+def numbers_of(event: Mapping[str, Any]) -> dict[str, float]:
+    """The learner's metrics in a ``step`` event."""
+    return {
+        name: float(value)
+        for name, value in sorted(event.items())
+        if name not in _NOT_METRICS
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    }
 
 
 def merge_panels(reports: Sequence[RunReport]) -> list[Panel]:
@@ -75,7 +85,5 @@ def _share(rewards: Mapping[int, Sequence[float]], steps: Sequence[int], value: 
     return Series(f"{value:g}", points)
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value)
+def _drawable(panel: Panel) -> bool:
+    return any(sum(y is not None for _, y in series.points) > 1 for series in panel.series)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from cudaagent.report.curves import merge_panels
+from cudaagent.report.curves import is_main, merge_panels
 from cudaagent.report.records import Panel, RunReport, title_of
 from cudaagent.report.svg import COLOURS, line_chart
 from cudaagent.report.table import LEGEND, Table, describe, tables_of
@@ -96,9 +96,19 @@ def _curves(panels: Sequence[Panel]) -> list[str]:
     stages = list(dict.fromkeys(panel.stage for panel in panels))
     parts = ["<h2>Learning curves, by step</h2>"] if panels else []
     for stage in stages:
-        figures = "\n".join(_figure(panel) for panel in panels if panel.stage == stage)
-        parts.append(f'<h3>{escape(title_of(stage))}</h3><div class="charts">{figures}</div>')
+        own = [panel for panel in panels if panel.stage == stage]
+        others = [panel for panel in own if not is_main(panel)]
+        parts.append(f"<h3>{escape(title_of(stage))}</h3>")
+        parts.append(_charts([panel for panel in own if is_main(panel)]))
+        if others:
+            parts.append("<details><summary>All other metrics</summary>")
+            parts.append(f"{_charts(others)}</details>")
     return parts
+
+
+def _charts(panels: Sequence[Panel]) -> str:
+    figures = "\n".join(_figure(panel) for panel in panels)
+    return f'<div class="charts">{figures}</div>'
 
 
 def _figure(panel: Panel) -> str:

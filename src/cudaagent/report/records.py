@@ -10,9 +10,13 @@ from typing import Any
 LABELS = ("cold_start", "single_turn", "rft", "value_pretraining", "agentic")
 """The evaluations of a full run, in order."""
 
+TRAINING = ("single_turn", "sampling", "rft", "value_pretraining", "agentic")
+"""What trajectories and step events belong to, in order; ``sampling`` feeds the two after it."""
+
 TITLES = {
     "cold_start": "cold start",
     "single_turn": "single-turn PPO",
+    "sampling": "sampling",
     "rft": "RFT",
     "value_pretraining": "value pretraining",
     "agentic": "agentic PPO",
@@ -72,6 +76,8 @@ class StageTotals:
     """Episodes whose verdict was made before for the same submission."""
     first_reward: float | None
     last_reward: float | None
+    results: dict[str, float]
+    """The learner's metrics of a stage that is a single step; empty for the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from cudaagent.config import to_yaml
 from cudaagent.errors import UserError
 from cudaagent.judge.verdict import Verdict
-from cudaagent.report.curves import panels_of
+from cudaagent.report.curves import numbers_of, panels_of
 from cudaagent.report.records import (
     LABELS,
+    TRAINING,
     Classifier,
     Evaluation,
     RunReport,
@@ -58,7 +59,7 @@ def summarise(run: RunDir, classify: Classifier | None = None) -> RunReport:
         UserError: the run holds neither an evaluation nor a training step.
     """
     labels = _ordered(run.evaluations())
-    stages = [stage for stage in LABELS if run.steps(stage) or run.metrics(stage)]
+    stages = [stage for stage in TRAINING if run.steps(stage) or run.metrics(stage)]
     if not labels and not stages:
         raise UserError(
             f"run {run.path} has nothing to report yet: no evaluation and no training step in it"
@@ -81,7 +82,8 @@ def summarise(run: RunDir, classify: Classifier | None = None) -> RunReport:
         name=run.name,
         path=str(run.path),
         target=config.target,
-        isolation=tuple(sorted({v.isolation for v in verdicts})),
+        # A submission that was refused before it ran says nothing about isolation.
+        isolation=tuple(sorted({v.isolation for v in verdicts if v.correct})),
         devices=tuple(sorted({v.device for v in verdicts if v.device})),
         shuffled_rewards=config.run.shuffle_rewards,
         tasks={split: len(run.tasks(split)) for split in ("train", "heldout")},
@@ -219,12 +221,14 @@ def _rewards(steps: dict[int, list[_Episode]]) -> dict[int, list[float]]:
 def _totals(stage: str, run: RunDir, steps: dict[int, list[_Episode]]) -> StageTotals:
     means = [sum(values) / len(values) for values in _rewards(steps).values() if values]
     episodes = [episode for items in steps.values() for episode in items]
+    metrics = run.metrics(stage)
     return StageTotals(
         stage=stage,
-        steps=max(len(steps), len(run.metrics(stage))),
+        steps=len(metrics),
         episodes=len(episodes),
         dropped=sum(episode.dropped for episode in episodes),
         reused=sum(e.final is not None and "reused" in e.final.warnings for e in episodes),
         first_reward=means[0] if means else None,
         last_reward=means[-1] if means else None,
+        results=numbers_of(metrics[0]) if len(metrics) == 1 else {},
     )

@@ -49,6 +49,7 @@ def tables_of(reports: Sequence[RunReport], *, levels: bool = True) -> list[Tabl
     states = [state for state in STATES if _differs(reports, state)]
     tables = [_score_table(reports, state, levels) for state in states]
     tables += [_failure_table(reports), _variant_table(reports), _stage_table(reports)]
+    tables.append(_result_table(reports))
     return [table for table in tables if table.rows]
 
 
@@ -196,6 +197,18 @@ def _stage_table(reports: Sequence[RunReport]) -> Table:
     numbers = ("steps", "episodes", "dropped", "reused", "reward, first", "reward, last")
     who = _who_header(reports)
     return Table("Training", (*who, *numbers), tuple(rows), text=len(who))
+
+
+def _result_table(reports: Sequence[RunReport]) -> Table:
+    rows = [
+        (*_who(reports, report, totals.stage), name, f"{value:.4g}")
+        for report in reports
+        for totals in report.stages
+        for name, value in totals.results.items()
+        if not name.startswith("time/")
+    ]
+    header = (*_who_header(reports), "metric")
+    return Table("Stages of one step", (*header, "value"), tuple(rows), text=len(header))
 
 
 def _who_header(reports: Sequence[RunReport]) -> tuple[str, ...]:
