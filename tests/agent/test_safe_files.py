@@ -151,3 +151,13 @@ def test_a_directory_swapped_for_a_link_all_the_time_never_leads_out(
         attacker.join()
     assert secret.read_text() == "secret"
     assert refused > 0
+
+
+def test_a_rewritten_file_keeps_its_permissions_but_no_special_bits(
+    files: SafeDirectory, root: Path
+) -> None:
+    script = root / "run.sh"
+    script.write_text("old")
+    script.chmod(0o4755)
+    files.write("run.sh", b"new")
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755

@@ -149,7 +149,7 @@ def test_a_command_without_end_is_stopped(tools: ToolBox) -> None:
     (parsed,) = parse_calls(call("Bash", command="echo begun; sleep 1000"), tools.schemas)
     done = tools.run(parsed, timeout_s=1.0)
     assert not done.ok
-    assert done.result.startswith("begun\nstopped after")
+    assert done.result.startswith("begun\nstopped: it ran longer than its 1 s")
 
 
 def test_results_are_cut_in_the_middle(workspace: Path, tools: ToolBox) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -222,8 +222,7 @@ class Episode:
 
     def _observe(self, calls: tuple[ToolCall, ...]) -> None:
         """Show the results to the policy, if there is room for them and an answer."""
-        text = "\n".join(f"[{call.name or 'call'}] {call.result}" for call in calls)
-        token_ids = self._policy.observe(text)
+        token_ids = self._policy.observe(observation_text(calls))
         if self._length + len(token_ids) >= self.spec.context_tokens:
             self.exit_reason = ExitReason.CONTEXT_FULL
         elif self._late():
@@ -320,6 +319,11 @@ class Episode:
     def _version(self) -> int:
         """The oldest version that spoke; the specification's where a policy tells none."""
         return min(self._versions, default=0) or self.spec.policy_version
+
+
+def observation_text(calls: Sequence[ToolCall]) -> str:
+    """What the policy reads of its calls' results: one after another, each with its tool's name."""
+    return "\n".join(f"[{call.name or 'call'}] {call.result}" for call in calls)
 
 
 def _of_fault(fault: Fault) -> _Dropped:

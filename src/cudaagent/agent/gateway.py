@@ -144,13 +144,19 @@ class Gateway:
                 selector.select()
                 if self._closing.is_set():
                     return
-                with contextlib.suppress(OSError):
+                try:
                     connection, _ = self._listener.accept()
-                    with connection:
-                        self._converse(connection)
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    self._crash = error
+                    return
+                # A client that hangs up is nobody's error.
+                with connection, contextlib.suppress(OSError):
+                    self._converse(connection)
 
     def _converse(self, connection: socket.socket) -> None:
-        """Serve one connection; a client that is gone or silent is nobody's error."""
+        """Serve one connection."""
         line = _read_line(connection)
         try:
             with self._hold.paused():

@@ -14,6 +14,7 @@ Not covered: an episode's wall clock runs while others of its batch keep the pol
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -38,8 +39,10 @@ from cudaagent.judge.verdict import Judge, failed
 from cudaagent.lease import TimingLease
 from cudaagent.policy.base import Generation, GenerationRequest, Message, Policy
 from cudaagent.sandbox.base import open_sandbox
+from cudaagent.sandbox.local import WORKSPACE
 from cudaagent.sandbox.settings import SandboxSettings
 from cudaagent.toolchain.compiler import Compiler
+from cudaagent.workspace.workspace import Workspace
 
 TOOL_THREADS = 4
 JUDGE_THREADS = 4
@@ -94,7 +97,7 @@ def run_episodes(
     around = Surroundings(
         _OneAtATime(policy), compiler, judge, agent, sandbox, target, reward_of, lease
     )
-    root = Path(tempfile.mkdtemp(prefix="cudaagent-"))
+    root = Path(tempfile.mkdtemp(prefix="cudaagent-")).resolve()
     # Sandboxes run as other users, who must pass through but need not look around.
     root.chmod(0o711)
     try:
@@ -110,7 +113,7 @@ class _Room:
         self.spec = spec
         self._around = around
         self._directory = directory
-        self._closers: list[Callable[[], None]] = []
+        self._closing = contextlib.ExitStack()
         self.episode: Episode | None = None
         self._failure: InfrastructureError | None = None
         try:
@@ -124,10 +127,10 @@ class _Room:
 
     def _open(self) -> None:
         around, spec = self._around, self.spec
-        create_workspace(self._directory, spec.task, target=around.target)
-        self._closers.append(lambda: remove_tree(self._directory))
+        Workspace.create(spec.task, self._directory, around.target)
+        self._closing.callback(remove_tree, self._directory)
         box = open_sandbox(self._directory, around.sandbox)
-        self._closers.append(box.close)
+        self._closing.callback(box.close)
         hold = LeaseHold(around.lease)
         shell = Shell(box, hold, command_s=around.sandbox.command_s)
         tools = ToolBox(
@@ -135,10 +138,11 @@ class _Room:
             shell,
             names=around.agent.tools,
             observation_chars=around.agent.observation_chars,
+            aliases=(WORKSPACE,),
         )
-        self._closers.append(tools.close)
+        self._closing.callback(tools.close)
         gateway = Gateway(self._directory, spec.task, around.compiler, around.judge, hold=hold)
-        self._closers.append(gateway.close)
+        self._closing.callback(gateway.close)
         self.episode = Episode(spec, around.policy, tools, gateway, around.agent)
 
     @property
@@ -159,8 +163,7 @@ class _Room:
 
     def close(self) -> None:
         """Undo what ``__init__`` did, last things first; may be called twice."""
-        while self._closers:
-            self._closers.pop()()
+        self._closing.close()
 
 
 class _Batch:

@@ -78,17 +78,19 @@ class SafeDirectory:
             PathRefused: a link or a non-directory on the way, not a regular file there, disk full.
         """
         with self._parent(path, create=True) as (parent, name), _explained(path):
+            permissions = 0o644
             with contextlib.suppress(FileNotFoundError):
                 mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
                 if not stat.S_ISREG(mode):
                     raise PathRefused(f"{path} is not a regular file")
+                permissions |= mode & 0o777
             temporary = f".{secrets.token_hex(8)}.tmp"
             fd = os.open(temporary, _CREATE, 0o600, dir_fd=parent)
             try:
                 with os.fdopen(fd, "wb") as handle:
                     handle.write(data)
                     handle.flush()
-                    self._share(handle.fileno(), 0o644)
+                    self._share(handle.fileno(), permissions)
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
                 with contextlib.suppress(OSError):

@@ -51,12 +51,13 @@ class Shell:
         """
         if "\0" in command or not command.strip():
             return ShellOutcome("the command is empty or holds a NUL", ok=False)
-        limit_s = self._command_s + (_SERVICE_S if _CLIENTS in command else 0.0)
+        service_s = _SERVICE_S if _CLIENTS in command else 0.0
+        limit_s = max(0.1, min(timeout_s, self._command_s + service_s))
         mark = secrets.token_hex(16)
         with self._hold.active():
             result = self._sandbox.run(
                 ["bash", "-c", _SCRIPT, "bash", mark, self._directory],
-                timeout_s=max(0.1, min(timeout_s, limit_s)),
+                timeout_s=limit_s,
                 stdin=command.encode("utf-8", errors="replace"),
             )
         output, found, directory = result.output.rpartition(f"\n{mark}")
@@ -66,7 +67,7 @@ class Shell:
             self._directory = directory
         output = output.strip("\n")
         if result.timed_out:
-            message = f"stopped after {result.seconds:.0f} s (sandbox.command_s)"
+            message = f"stopped: it ran longer than its {limit_s:.0f} s"
             return ShellOutcome(f"{output}\n{message}".lstrip("\n"), ok=False)
         if result.status != 0:
             output = f"{output}\nexit status {result.status}".lstrip("\n")

@@ -96,8 +96,7 @@ class ToolBox:
         self._aliases = tuple(PurePosixPath(alias) for alias in (str(root), *aliases))
         self._files = SafeDirectory(root)
         self._known = self._initial_files()
-        self._run_tool: dict[str, Callable[[dict[str, str], float], str]] = {
-            "Bash": self._bash,
+        self._file_tools: dict[str, Callable[[dict[str, str]], str]] = {
             "Read": self._read,
             "Write": self._write,
             "Edit": self._edit,
@@ -115,8 +114,11 @@ class ToolBox:
         """
         if call.error is not None:
             return self._done(call, f"not run: {call.error}", ok=False, schema_error=True)
+        if call.name == "Bash":
+            outcome = self._shell.run(call.arguments["command"], timeout_s)
+            return self._done(call, outcome.text, ok=outcome.ok)
         try:
-            return self._done(call, self._run_tool[call.name](call.arguments, timeout_s), ok=True)
+            return self._done(call, self._file_tools[call.name](call.arguments), ok=True)
         except (ToolError, PathRefused) as error:
             return self._done(call, f"error: {error}", ok=False)
 
@@ -126,13 +128,7 @@ class ToolBox:
         result = cut_middle(text, self._limit)
         return ToolCall(call.name, dict(call.arguments), result, ok, schema_error)
 
-    def _bash(self, arguments: dict[str, str], timeout_s: float) -> str:
-        outcome = self._shell.run(arguments["command"], timeout_s)
-        if outcome.ok:
-            return outcome.text
-        raise ToolError(outcome.text)
-
-    def _read(self, arguments: dict[str, str], timeout_s: float) -> str:
+    def _read(self, arguments: dict[str, str]) -> str:
         path = self._path(arguments)
         data = self._files.read(path, _READ_BYTES)
         lines = _text(path, data).removesuffix("\n").split("\n") if data else []
@@ -152,7 +148,7 @@ class ToolBox:
             numbered.append(f"({rest} more lines; go on with offset {first + len(shown)})")
         return "\n".join(numbered)
 
-    def _write(self, arguments: dict[str, str], timeout_s: float) -> str:
+    def _write(self, arguments: dict[str, str]) -> str:
         path = self._path(arguments)
         _refuse_protected(path)
         if self._files.exists(path):
@@ -166,7 +162,7 @@ class ToolBox:
         lines = len(arguments["content"].splitlines())
         return f"wrote {path} ({lines} lines)"
 
-    def _edit(self, arguments: dict[str, str], timeout_s: float) -> str:
+    def _edit(self, arguments: dict[str, str]) -> str:
         path = self._path(arguments)
         _refuse_protected(path)
         data = self._files.read(path, _READ_BYTES)
