@@ -190,7 +190,7 @@ class _Batch:
             torch.from_numpy(ids[:, past:]).to(device),
             valid,
             positions[:, past:],
-            Cache(layers=layers),
+            Cache(layers=[*layers]),
         )
         for row, index in enumerate(group):
             start = int(starts[row])
@@ -216,7 +216,7 @@ class _Batch:
                 layer.value_buffer[index, :, start:width] = value
         for layer in self._layers:
             layer.advance_to(width)
-        self._cache = Cache(layers=self._layers)
+        self._cache = Cache(layers=[*self._layers])
         self._logits = torch.stack([self._known[i][1] for i in range(count)])
         lengths = [len(row.prompt) for row in self.rows]
         self._position = torch.tensor(lengths, dtype=torch.int64, device=device)[:, None]

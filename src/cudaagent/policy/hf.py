@@ -7,8 +7,7 @@ observations are rendered by the tokenizer's own chat template.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as transformers_logging
 
 from cudaagent.errors import UserError
 from cudaagent.lease import TimingLease
 from cudaagent.policy.base import Generation, GenerationRequest, Message
 from cudaagent.policy.decoding import CausalModel, Decoder
+from cudaagent.policy.quiet import quiet_transformers
 from cudaagent.policy.seams import ChatSeams
 
 
@@ -146,7 +145,7 @@ def load_checkpoint(directory: str | Path, device: str = "cpu") -> tuple[Any, An
         )
     dtype = torch.float32 if device == "cpu" else "auto"
     try:
-        with _quiet():
+        with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(directory)
             model, info = AutoModelForCausalLM.from_pretrained(
                 directory, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
@@ -161,8 +160,8 @@ def load_checkpoint(directory: str | Path, device: str = "cpu") -> tuple[Any, An
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    configured = model.generation_config.eos_token_id if model.generation_config else None
-    listed = configured if isinstance(configured, list) else [configured]
+    configured: Any = model.generation_config.eos_token_id if model.generation_config else None
+    listed: list[int | None] = configured if isinstance(configured, list) else [configured]
     return frozenset(i for i in (*listed, tokenizer.eos_token_id) if i is not None)
 
 
@@ -179,20 +178,3 @@ def _tied_names(model: Any) -> set[str]:
 def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Neither bars nor load reports of transformers: the caller reports."""
-    level, bar = (
-        transformers_logging.get_verbosity(),
-        transformers_logging.is_progress_bar_enabled(),
-    )
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)
-        if bar:
-            transformers_logging.enable_progress_bar()

@@ -18,6 +18,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cudaagent.files import atomic_path
+from cudaagent.policy.quiet import quiet_transformers
 
 MAX_CHARS_PER_TOKEN = 4.0
 END = "<|end|>"
@@ -29,8 +30,8 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
-# A line break with its indentation, a word, one digit, a run of signs, other white space.
-_PIECES = r"\n[ ]*| ?[A-Za-z_]+| ?[0-9]| ?[^\sA-Za-z0-9_]+|\s"
+# One digit, a line break with its indentation, the rest of a line up to a digit.
+_PIECES = r"[0-9]|\n[ ]*|[^\n0-9]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,6 @@ def create_model(tokenizer: Any, shape: SmallShape, seed: int) -> LlamaForCausal
 
 def save(directory: Path, model: Any, tokenizer: Any) -> None:
     """Write an ordinary Hugging Face directory in bfloat16, whole or not at all."""
-    with atomic_path(directory) as temporary:
+    with atomic_path(directory) as temporary, quiet_transformers():
         copy.deepcopy(model).to(torch.bfloat16).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
