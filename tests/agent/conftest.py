@@ -15,6 +15,7 @@ from cudaagent.agent.tools import ToolBox
 from cudaagent.sandbox.base import Sandbox, open_sandbox
 from cudaagent.sandbox.settings import SandboxSettings
 from cudaagent.tasks.task import Task
+from cudaagent.workspace.workspace import Workspace
 
 
 @pytest.fixture
@@ -25,14 +26,7 @@ def task() -> Task:
 @pytest.fixture
 def workspace(tmp_path: Path, task: Task) -> Path:
     tmp_path.chmod(0o755)
-    root = tmp_path / "workspace"
-    (root / "kernels").mkdir(parents=True)
-    (root / "utils").mkdir()
-    (root / "utils/compile.sh").write_text("true\n")
-    (root / "model.py").write_text(task.source)
-    (root / "SKILL.md").write_text("# skill\n")
-    (root / "model_new.py").write_text("# to be written\n")
-    return root
+    return Workspace.create(task, tmp_path / "workspace", "cpu").directory
 
 
 @pytest.fixture

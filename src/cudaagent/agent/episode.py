@@ -34,7 +34,7 @@ from cudaagent.errors import InfrastructureError, UserError
 from cudaagent.judge.verdict import SYSTEM_CODES, Judge, Verdict, failed
 from cudaagent.policy.base import Generation, GenerationRequest, Policy
 from cudaagent.tasks.task import Task
-from cudaagent.toolchain.compiler import Compiler, CompileResult
+from cudaagent.toolchain.compiler import Compiler
 from cudaagent.workspace.submission import Submission
 
 NO_TOKENS = "no-action-tokens"
@@ -90,7 +90,6 @@ class Episode:
         self._settings = settings
         self._clock = clock
         self._started = clock()
-        self._untouched = Submission.from_dir(tools.root)
         self._ids: list[NDArray[np.int32]] = []
         self._masks: list[NDArray[np.bool_]] = []
         self._logprobs: list[NDArray[np.float32]] = []
@@ -256,12 +255,7 @@ class Episode:
 
     def _judge(self, compiler: Compiler, judge: Judge, submission: Submission) -> Verdict:
         """A fresh verdict; one about the task or the system drops the episode."""
-        model_new = submission.get("model_new.py")
-        if model_new is None or model_new == self._untouched.get("model_new.py"):
-            return failed(
-                "no-solution", "static", "model_new.py is missing or as it was; write ModelNew"
-            )
-        build: CompileResult | None = self._gateway.build_of(submission)
+        build = self._gateway.build_of(submission)
         verdict = judge_submission(
             compiler, judge, self.spec.task, submission, purpose="judge", build=build
         ).verdict

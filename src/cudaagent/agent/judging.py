@@ -13,6 +13,7 @@ from cudaagent.judge.verdict import Judge, Purpose, Verdict, failed
 from cudaagent.tasks.task import Task
 from cudaagent.toolchain.compiler import Compiler, CompileResult
 from cudaagent.workspace.submission import Submission
+from cudaagent.workspace.workspace import is_untouched
 
 ATTEMPTS = 2
 """How often a judgement is made before its ``infrastructure`` failure is believed."""
@@ -53,13 +54,17 @@ def judge_submission(
 ) -> Judged:
     """Build ``submission`` unless ``build`` is already its build, and judge it.
 
+    Without a ``model_new.py``, or with the one it started with, there is nothing to judge.
     A failure of the system is tried again; what is left of it is a verdict with the code
     ``infrastructure``, never an exception.
     """
+    if submission.model_new is None or is_untouched(submission):
+        message = "model_new.py is missing or still the starter; write a class ModelNew into it"
+        return Judged(build, failed("no-solution", "static", message))
     verdict = failed("infrastructure", "system", "not judged")
     for _ in range(ATTEMPTS):
         try:
-            if build is None and submission.model_new is not None:
+            if build is None:
                 build = compiler.compile(submission)
             verdict = judge.judge(task, submission, build, purpose=purpose)
         except InfrastructureError as error:
