@@ -82,7 +82,7 @@ class Zygote:
 
     def _fork(self, message: dict[str, Any], fds: tuple[int, ...]) -> None:
         backend: str = message["backend"]
-        uid = fresh_uid()
+        uid = fresh_uid(backend)
         scratch = None
         if backend != "namespace":
             scratch = tempfile.mkdtemp(prefix="cudaagent-runner-")

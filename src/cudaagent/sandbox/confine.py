@@ -25,6 +25,7 @@ import secrets
 import select
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -152,9 +153,26 @@ class ConfinedChild:
             os.close(self._supervisor_pidfd)
 
 
-def fresh_uid() -> int:
-    """An unprivileged uid for one sandbox: our own when we are not root."""
-    return _FIRST_UID + secrets.randbelow(_UIDS) if os.getuid() == 0 else os.getuid()
+def fresh_uid(backend: str = "namespace", *paths: str) -> int:
+    """A uid for one sandbox: as root an unprivileged one of its own, else the caller's.
+
+    Level ``process`` keeps root where the other uid could not reach the interpreter or ``paths``;
+    namespaces show what is bound, whatever lies above it on the host.
+    """
+    if os.getuid() != 0:
+        return os.getuid()
+    if backend == "process" and not all(map(_reachable, (*mounts.python_paths(), *paths))):
+        return 0
+    return _FIRST_UID + secrets.randbelow(_UIDS)
+
+
+def _reachable(path: str) -> bool:
+    """Whether a stranger may enter ``path`` and everything above it."""
+    while path != "/":
+        if not os.stat(path).st_mode & stat.S_IXOTH:
+            return False
+        path = os.path.dirname(path)
+    return True
 
 
 def confined_fork(
@@ -281,7 +299,9 @@ def _read_status(channel: socket.socket) -> ExitStatus:
     channel.settimeout(0)
     try:
         data = channel.recv(4096)
-    except (BlockingIOError, ConnectionError):
+    except ConnectionError:  # the end came before the "go" was read; what was sent is still there
+        data = channel.recv(4096)
+    except BlockingIOError:
         data = b""
     if data[:1] != b"S":
         return ExitStatus(None, None)

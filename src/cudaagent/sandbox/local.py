@@ -4,9 +4,10 @@ Runs in the trusted process. Level ``namespace``: the workspace is /workspace, w
 directories and the interpreter are visible read-only; /tmp is private to the command; there is no
 network and nothing survives a command. Level ``process``: limits and a sweep of the descendants.
 
-As root the workspace's files are given to an unprivileged uid of this sandbox's own for its life
-and back to their owner at the end; otherwise the caller's uid works in it. Not covered: a total
-over several processes' memory, and disk space of the workspace (one file is limited).
+As root the workspace's files are given to an unprivileged uid of this sandbox's own (see
+``confine.fresh_uid``) for its life and back to their owner at the end; otherwise the caller's uid
+works in it. Not covered: a total over several processes' memory, disk space of the workspace (one
+file is limited), and, at level ``process`` as root, the number of processes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class LocalSandbox:
         self._settings = settings
         self._backend = backend
         self._output_bytes = output_bytes
-        self._uid = fresh_uid()
+        self._uid = fresh_uid(backend, os.path.dirname(workspace))
         self._closed = False
         self._home = WORKSPACE if backend == "namespace" else str(workspace)
         info = workspace.stat()

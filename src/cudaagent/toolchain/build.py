@@ -127,7 +127,7 @@ class Build:
 
     def _compile(self, path: str) -> tuple[CommandResult, bytes | None, str | None]:
         tools = self._tools
-        uid = fresh_uid()
+        uid = fresh_uid(tools.backend, str(self._place.root))
         output = self._place.output_dir(f"out-{keys.digest([path])[:16]}", uid)
         argv = [tools.compiler.path, *COMPILE_FLAGS, "-fdiagnostics-color=never"]
         argv += ["-fmax-errors=20", "-Ikernels", f"-I{tools.compiler.include}"]
@@ -142,7 +142,7 @@ class Build:
 
     def _link(self, objects: Sequence[Object]) -> tuple[CommandResult, bytes | None]:
         tools = self._tools
-        uid = fresh_uid()
+        uid = fresh_uid(tools.backend, str(self._place.root))
         inputs: list[str] = []
         (self._place.root / "objects").mkdir()
         for item in objects:
