@@ -156,30 +156,34 @@ def pretrain_value(
     critic.to(passes.device).eval()
     train, heldout = _split(trajectories, settings.holdout, seed)
     fit = _Fit(critic, settings, passes, seed)
-    value_N = fit.values(train)
-    record = ValueEpoch(
-        0, 0.0, fit.explained(heldout, fit.values(heldout)), fit.explained(train, value_N)
-    )
-    history = [record]
-    best, weights = record, _snapshot(critic)
+    history: list[ValueEpoch] = []
+
+    def measure(epoch: int, loss: float) -> Tensor:
+        value_N = fit.values(train)
+        heldout_value_N = fit.values(heldout)
+        history.append(
+            ValueEpoch(
+                epoch, loss, fit.explained(heldout, heldout_value_N), fit.explained(train, value_N)
+            )
+        )
+        if on_epoch is not None:
+            on_epoch(history[-1])
+        return value_N
+
+    value_N = measure(0, 0.0)
+    best, weights = history[0], _snapshot(critic)
     stop: StopReason = "epochs"
     for epoch in range(1, settings.epochs + 1):
+        loss = fit.epoch(train, value_N, epoch)
+        value_N = measure(epoch, loss)
+        if history[-1].explained_variance > best.explained_variance:
+            best, weights = history[-1], _snapshot(critic)
         if best.explained_variance >= settings.stop_explained_variance:
             stop = "reached"
             break
-        if epoch - 1 - best.epoch >= settings.patience:
+        if epoch - best.epoch >= settings.patience:
             stop = "patience"
             break
-        loss = fit.epoch(train, value_N, epoch)
-        value_N = fit.values(train)
-        record = ValueEpoch(
-            epoch, loss, fit.explained(heldout, fit.values(heldout)), fit.explained(train, value_N)
-        )
-        history.append(record)
-        if on_epoch is not None:
-            on_epoch(record)
-        if record.explained_variance > best.explained_variance:
-            best, weights = record, _snapshot(critic)
     critic.load_state_dict(weights)
     counts = torch.tensor(
         [len(train.trajectories), len(heldout.trajectories)], device=passes.device
