@@ -47,6 +47,8 @@ RUN_TIME_KEYS = (
     "learner.use_gpu",
     "policy.device",
     "ppo.micro_tokens",
+    "rft.micro_tokens",
+    "value_pretraining.micro_tokens",
 )
 """Keys, or prefixes ending in a dot, that may differ when a run is continued."""
 
