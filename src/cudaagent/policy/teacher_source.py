@@ -44,7 +44,6 @@ _ROWS = (
     ("layer_norm", r"F\.layer_norm\(x, \(\d+,\)\)"),
     ("rms_norm", r"F\.rms_norm\(x, \(\d+,\), eps=1e-05\)"),
     ("normalize", r"F\.normalize\(x, dim=1\)"),
-    ("row_center", r"x - x\.mean\(dim=1, keepdim=True\)"),
 )
 REDUCTIONS = frozenset({"sum", "mean", "max", "norm"})
 

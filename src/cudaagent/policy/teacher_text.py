@@ -106,14 +106,12 @@ class Writer:
         """Normalise row ``i``; the row waits in ``q``, which is ``out`` or a buffer."""
         q = "float q[4096];" if self.style.stream else "float* q = out + i * cols;"
         self.add(f"{indent}{q}")
-        if name in ("layer_norm", "row_center"):
+        if name == "layer_norm":
             self.sum(indent, "cols", (*load, "q[j] = v;", "s += v;"))
             self.add(f"{indent}float m = s / cols;")
-            value = "q[j] - m"
-            if name == "layer_norm":
-                self.sum(indent, "cols", ("float v = q[j] - m;", "t += v * v;"), name="t")
-                self.add(f"{indent}float r = 1.0f / std::sqrt(t / cols + 1e-5f);")
-                value = "(q[j] - m) * r"
+            self.sum(indent, "cols", ("float v = q[j] - m;", "t += v * v;"), name="t")
+            self.add(f"{indent}float r = 1.0f / std::sqrt(t / cols + 1e-5f);")
+            value = "(q[j] - m) * r"
         else:
             self.sum(indent, "cols", (*load, "q[j] = v;", "s += v * v;"))
             root = "std::sqrt(s / cols + 1e-5f)"

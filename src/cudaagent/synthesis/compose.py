@@ -63,9 +63,8 @@ class Composition:
     @property
     def core(self) -> str:
         """Name of the product or row operator, ``pointwise`` where there is neither."""
-        families = (Family.PRODUCT, Family.REDUCE, Family.NORMALISE)
-        named = [i.operator for i in self.applied if i.operator.family in families]
-        return named[0].name if named else "pointwise"
+        core = _core([item.operator for item in self.applied])
+        return core.name if core else "pointwise"
 
     @property
     def heldout(self) -> bool:
@@ -77,6 +76,8 @@ class Composition:
 def render(composition: Composition) -> Task:
     """The composition as a task in the KernelBench convention."""
     product = composition.product
+    core = _core([item.operator for item in composition.applied])
+    draws = core.draws if core else "randn"
     sizes = dict(zip("mkn", composition.sizes, strict=True))
     inputs = product.inputs if product else ("x",)
     shapes = product.shapes if product else (("m", "n"),)
@@ -86,7 +87,7 @@ def render(composition: Composition) -> Task:
         for item in composition.applied
         for line in item.operator.lines
     ]
-    tensors = [f"torch.randn({', '.join(str(sizes[s]) for s in shape)})" for shape in shapes]
+    tensors = [f"torch.{draws}({', '.join(str(sizes[s]) for s in shape)})" for shape in shapes]
     held = ", in_features, out_features" if linear else ""
     layer = (
         "\n        self.linear = nn.Linear(in_features, out_features, bias=False)" if linear else ""
@@ -172,9 +173,9 @@ def _sound(operators: list[Operator]) -> bool:
     if first.family is Family.REDUCE or (len(operators) == 1 and first.family is Family.POINTWISE):
         return False
     before: Operator | None = None
-    positive = False
-    lifted = False
-    """The mean is far from zero in units of the spread."""
+    core = _core(operators)
+    positive = lifted = core is not None and core.draws == "rand"
+    """Never negative; the mean is far from zero in units of the spread."""
     for operator in operators:
         if operator is before:
             return False
@@ -185,6 +186,10 @@ def _sound(operators: list[Operator]) -> bool:
         positive, lifted = _after(operator, positive, lifted)
         before = operator
     return True
+
+
+def _core(operators: Iterable[Operator]) -> Operator | None:
+    return next((o for o in operators if o.family is not Family.POINTWISE), None)
 
 
 def _after(operator: Operator, positive: bool, lifted: bool) -> tuple[bool, bool]:

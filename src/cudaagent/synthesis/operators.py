@@ -58,6 +58,8 @@ class Operator:
     """Shape of each input, in the names of the sizes."""
     sizes: tuple[tuple[int, int, int], ...] = ()
     """Choices of (m, k, n)."""
+    draws: str = "randn"
+    """How its inputs are drawn; ``rand`` where it would hardly change normal ones."""
     linear: bool = False
     """The model holds ``nn.Linear(k, n, bias=False)``."""
 
@@ -83,7 +85,7 @@ def _pointwise(
 POINTWISE = (
     _pointwise("relu", "torch.relu(x)", nonnegative=True),
     _pointwise("leaky_relu", "F.leaky_relu(x, {c})", ("0.01", "0.1", "0.2")),
-    _pointwise("clamp", "torch.clamp(x, -{c}, {c})", ("0.5", "1.0", "1.5", "2.0"), bounded=True),
+    _pointwise("clamp", "torch.clamp(x, -{c}, {c})", ("0.5", "1.0", "1.5"), bounded=True),
     _pointwise("abs", "torch.abs(x)", nonnegative=True),
     _pointwise("square", "torch.square(x)", nonnegative=True),
     _pointwise("scale", "x * {c}", ("0.25", "0.5", "1.5", "2.0", "3.0")),
@@ -100,29 +102,23 @@ REDUCE = (
 )
 
 NORMALISE = (
-    Operator("layer_norm", Family.NORMALISE, ("x = F.layer_norm(x, ({n},))",)),
-    Operator("rms_norm", Family.NORMALISE, ("x = F.rms_norm(x, ({n},), eps=1e-5)",)),
+    Operator("layer_norm", Family.NORMALISE, ("x = F.layer_norm(x, ({n},))",), draws="rand"),
+    Operator("rms_norm", Family.NORMALISE, ("x = F.rms_norm(x, ({n},), eps=1e-5)",), draws="rand"),
     Operator("normalize", Family.NORMALISE, ("x = F.normalize(x, dim=1)",)),
-    Operator("row_center", Family.NORMALISE, ("x = x - x.mean(dim=1, keepdim=True)",)),
 )
 
 _PRODUCT_SIZES = (
-    (512, 512, 512),
-    (512, 512, 768),
-    (512, 768, 512),
-    (768, 512, 512),
-    (512, 512, 1024),
-    (1024, 512, 512),
-    (640, 640, 512),
-)
-_LEFT_SIZES = ((512, 512, 512), (640, 640, 640), (512, 512, 768), (512, 512, 1024), (768, 768, 512))
-_RIGHT_SIZES = (
-    (512, 512, 512),
-    (768, 512, 512),
-    (1024, 512, 512),
     (640, 640, 640),
-    (512, 768, 768),
+    (768, 640, 640),
+    (640, 768, 768),
+    (512, 768, 1024),
+    (1024, 512, 768),
+    (768, 1024, 512),
 )
+_LEFT_SIZES = ((640, 0, 640), (640, 0, 768), (640, 0, 1024), (768, 0, 512), (768, 0, 768))
+"""Left factor [m, m], right factor [m, n]."""
+_RIGHT_SIZES = ((640, 0, 640), (768, 0, 640), (1024, 0, 640), (512, 0, 768), (768, 0, 768))
+"""Left factor [m, n], right factor [n, n]."""
 _XY = ("x", "y")
 _XYZ = ("x", "y", "z")
 
@@ -135,6 +131,7 @@ def _product(
     shapes: tuple[str, ...],
     sizes: tuple[tuple[int, int, int], ...] = _PRODUCT_SIZES,
     *,
+    draws: str = "randn",
     linear: bool = False,
 ) -> Operator:
     return Operator(
@@ -145,6 +142,7 @@ def _product(
         inputs=inputs,
         shapes=tuple(tuple(shape) for shape in shapes),
         sizes=sizes,
+        draws=draws,
         linear=linear,
     )
 
@@ -196,6 +194,7 @@ PRODUCTS = (
         ("x",),
         ("mn",),
         _LEFT_SIZES,
+        draws="rand",
     ),
     _product(
         "repeat_sum", ("x = torch.ones({m}, {m}) @ x",), Result.FLAT, ("x",), ("mn",), _LEFT_SIZES
