@@ -19,6 +19,7 @@ from cudaagent.judge.python_values import (
     Kind,
     Value,
     container,
+    sequence,
 )
 
 OPERATOR = "forbidden-operator"
@@ -247,8 +248,8 @@ def method_result(base: Value, name: str, arguments: int) -> Value:
         if name in ("parameters", "buffers"):
             return TENSORS
         if name in ("named_parameters", "named_buffers"):
-            return Value(Kind.CONTAINER, element=container((OTHER, TENSOR)))
-        return Value(Kind.CONTAINER, element=Value(Kind.LAYER, "child"))
+            return sequence(container((OTHER, TENSOR)))
+        return sequence(Value(Kind.LAYER, "child"))
     if base.kind is Kind.UNKNOWN:
         if name in ("numel", "dim", "ndimension", "nelement", "element_size", "storage_offset"):
             return NUMBER
@@ -263,12 +264,12 @@ def _container_result(base: Value, name: str) -> Value:
     if name in ("get", "pop", "popleft", "setdefault"):
         return element
     if name == "values":
-        return Value(Kind.CONTAINER, element=element)
+        return sequence(element)
     if name == "items":
-        pair = Value(Kind.CONTAINER, element=UNKNOWN, items=(UNKNOWN, element))
-        return Value(Kind.CONTAINER, element=pair)
+        pair = container((UNKNOWN, element))
+        return sequence(pair)
     if name == "keys":
-        return Value(Kind.CONTAINER, element=UNKNOWN)
+        return sequence(UNKNOWN)
     if name in ("count", "index", "numel"):
         return NUMBER
     return base if name in ("copy", "union", "difference", "intersection") else OTHER

@@ -112,6 +112,8 @@ class Value:
     base: Value | None = None
     function: FunctionInfo | None = None
     owner: ClassInfo | None = None
+    depth: int = 0
+    """CONTAINER: how deeply containers are nested in it."""
 
 
 TENSOR = Value(Kind.TENSOR)
@@ -121,19 +123,34 @@ NONE = Value(Kind.OTHER, "None")
 UNKNOWN = Value(Kind.UNKNOWN)
 PARAMETER = Value(Kind.UNKNOWN, "parameter")
 """An argument nobody described; its function is checked again with every call's arguments."""
-SHAPE = Value(Kind.CONTAINER, element=NUMBER)
-TENSORS = Value(Kind.CONTAINER, element=TENSOR)
+SHAPE = Value(Kind.CONTAINER, element=NUMBER, depth=1)
+TENSORS = Value(Kind.CONTAINER, element=TENSOR, depth=1)
+
+_MAX_NESTING = 4
 
 
 def container(items: Iterable[Value]) -> Value:
     """A list or tuple with known elements."""
     known = tuple(items)
-    return Value(Kind.CONTAINER, element=common(known), items=known)
+    depth = 1 + max((item.depth for item in known), default=0)
+    if depth > _MAX_NESTING:
+        return _flattened(known)
+    return Value(Kind.CONTAINER, element=common(known), items=known, depth=depth)
 
 
 def sequence(element: Value) -> Value:
     """A container of unknown length."""
-    return Value(Kind.CONTAINER, element=element)
+    if element.depth >= _MAX_NESTING:
+        return _flattened((element,))
+    return Value(Kind.CONTAINER, element=element, depth=1 + element.depth)
+
+
+def _flattened(items: tuple[Value, ...]) -> Value:
+    """What is nested too deeply to be followed keeps only whether a tensor or layer is in it."""
+    for value in (TENSOR, Value(Kind.LAYER, "child")):
+        if any(holds(item, value.kind, _MAX_NESTING) for item in items):
+            return Value(Kind.CONTAINER, element=value, depth=1)
+    return Value(Kind.CONTAINER, element=UNKNOWN, depth=1)
 
 
 def common(values: Iterable[Value]) -> Value:

@@ -80,7 +80,7 @@ CALLED = _words(
     "sched_setaffinity sched_setscheduler pthread_create pthread_kill pthread_setaffinity_np"
 )
 _IN_STD = _words(
-    "system exit _Exit quick_exit at_quick_exit atexit raise signal remove rename getenv longjmp"
+    "system exit _Exit quick_exit at_quick_exit atexit raise signal rename getenv longjmp"
 )
 _BEFORE_CALL = _words(
     "return else do case throw co_return co_await co_yield goto new delete not and or"
