@@ -297,12 +297,11 @@ def _await_ready(channel: socket.socket) -> int:
 
 def _read_status(channel: socket.socket) -> ExitStatus:
     channel.settimeout(0)
-    try:
-        data = channel.recv(4096)
-    except ConnectionError:  # the end came before the "go" was read; what was sent is still there
-        data = channel.recv(4096)
-    except BlockingIOError:
-        data = b""
+    data = b""
+    for _ in range(2):  # an end that comes before the "go" was read shows first as a reset
+        with contextlib.suppress(ConnectionError, BlockingIOError):
+            data = channel.recv(4096)
+            break
     if data[:1] != b"S":
         return ExitStatus(None, None)
     code = os.waitstatus_to_exitcode(_STATUS.unpack(data[1:])[0])

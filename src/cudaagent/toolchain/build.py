@@ -27,6 +27,8 @@ from cudaagent.toolchain import keys, prelude, scratch
 from cudaagent.toolchain.cache import Entry, ObjectCache
 from cudaagent.toolchain.gxx import COMPILE_FLAGS, Gxx
 
+BINDING = b"tvm/ffi/"
+"""Stands in sources that include the binding's headers."""
 _INSIDE = "/build"
 _PRELUDE_INSIDE = "/prelude"
 _MAX_HEADER_LISTS = 8
@@ -131,7 +133,7 @@ class Build:
         output = self._place.output_dir(f"out-{keys.digest([path])[:16]}", uid)
         argv = [tools.compiler.path, *COMPILE_FLAGS, "-fdiagnostics-color=never"]
         argv += ["-fmax-errors=20", "-Ikernels", f"-I{tools.compiler.include}"]
-        if tools.prelude is not None and b"tvm/ffi/" in self._files[path]:
+        if tools.prelude is not None and BINDING in self._files[path]:
             directory = _PRELUDE_INSIDE if self._inside else str(tools.prelude)
             argv += ["-include", f"{directory}/{prelude.NAME}"]
         argv += ["-MD", "-MF", f"../{output.name}/d", "-c", path, "-o", f"../{output.name}/o"]

@@ -21,7 +21,7 @@ from cudaagent.lease import TimingLease
 from cudaagent.sandbox.base import choose_backend
 from cudaagent.sandbox.settings import SandboxSettings
 from cudaagent.toolchain import diagnostics, keys, scratch
-from cudaagent.toolchain.build import Build, BuildOutcome, BuildTools
+from cudaagent.toolchain.build import BINDING, Build, BuildOutcome, BuildTools
 from cudaagent.toolchain.cache import Entry, ObjectCache
 from cudaagent.toolchain.compiler import CompileResult
 from cudaagent.toolchain.gxx import find_cpu_compiler
@@ -60,11 +60,11 @@ class CpuToolchain:
             output_bytes=limits.output_bytes,
             jobs=threading.Semaphore(os.cpu_count() or 1),
         )
-        self._builds = 0
+        self._bound_builds = 0
         scratch.sweep()
 
     def prepare(self) -> None:
-        """Build the precompiled header now; without it the second build does."""
+        """Build the precompiled header now; otherwise the second build does."""
         with self._held():
             self._prelude.build()
 
@@ -92,9 +92,10 @@ class CpuToolchain:
         return contextlib.nullcontext() if self._lease is None else self._lease.shared()
 
     def _build(self, files: Mapping[str, bytes], names: tuple[str, ...]) -> BuildOutcome:
-        if self._builds == 1:  # one build alone is over before the header would be there
-            self._prelude.build()
-        self._builds += 1
+        if any(BINDING in files[name] for name in names):
+            if self._bound_builds == 1:  # a single build is over before the header would be there
+                self._prelude.build()
+            self._bound_builds += 1
         reachable = self._tools.backend == "namespace" or os.getuid() != 0
         tools = replace(self._tools, prelude=self._prelude.directory if reachable else None)
         with scratch.new_scratch() as place:
