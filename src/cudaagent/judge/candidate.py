@@ -138,6 +138,7 @@ class Candidate:
         try:
             answer = self._request(message, "load", [data.tobytes() for data in init.data])
             names, _ = parse_names(answer)
+            self._request({"op": "settle"}, "load")
         except RUNNER_ERRORS as error:
             raise self.failed(error, "constructor") from error
         failure = parameter_mismatch(names, self._facts.binding.names)
@@ -230,9 +231,7 @@ class Candidate:
             verified.outputs = tuple(t.spec for t in located)
         self._request({"op": "release"}, "call")
 
-    def _call(
-        self, bulk: TaskBulk, case: Case, slot: int, verified: Verified, end: float
-    ) -> Value:
+    def _call(self, bulk: TaskBulk, case: Case, slot: int, verified: Verified, end: float) -> Value:
         """One call on a case; checks aliases and, now and then, that inputs were left alone."""
         facts = self._facts
         target = self._ring.slot(facts.layout, slot)
@@ -273,9 +272,7 @@ class Candidate:
             located = value.tensors[index]
             if not located.spec.numel:
                 continue
-            lies_in = aliased_input(
-                located.address, self._ring_address, facts.layout, slots=slots
-            )
+            lies_in = aliased_input(located.address, self._ring_address, facts.layout, slots=slots)
             if lies_in is not None and lies_in != allowed:
                 text = (
                     f"{name} lies in the memory of an input or a weight; the model's does not: "
@@ -340,7 +337,9 @@ class Candidate:
 
 def parameter_mismatch(have: Names, want: Names) -> Failure | None:
     """``parameter-mismatch`` when names, shapes or dtypes differ from the model's, or None."""
-    ours = {name: have.parameters[i].spec for name, i in zip(have.names, have.value_of, strict=True)}
+    ours = {
+        name: have.parameters[i].spec for name, i in zip(have.names, have.value_of, strict=True)
+    }
     theirs = {
         name: want.parameters[i].spec for name, i in zip(want.names, want.value_of, strict=True)
     }

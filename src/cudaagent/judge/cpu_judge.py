@@ -225,7 +225,9 @@ class LocalJudge:
             )
             if purpose == "verify":
                 return verdict
-            return self._profiled(task, candidate, facts, bulk, known, verified, verdict, rng, seconds)
+            return self._profiled(
+                task, candidate, facts, bulk, known, verified, verdict, rng, seconds
+            )
         finally:
             candidate.close()
 
@@ -265,7 +267,9 @@ class LocalJudge:
         except PassFailed as failed_pass:
             if failed_pass.arm == CANDIDATE:
                 raise candidate.failed(failed_pass.error, "pass") from failed_pass
-            raise InfrastructureError(f"a runner of the judge's own failed: {failed_pass}") from None
+            raise InfrastructureError(
+                f"a runner of the judge's own failed: {failed_pass}"
+            ) from None
         except RUNNER_ERRORS as error:
             raise InfrastructureError(f"the reference runner failed: {error}") from error
         return self._verdict(profile, verdict, verified)
@@ -453,7 +457,9 @@ class LocalJudge:
             null = self._null
             try:
                 if self._null_state is None or self._null_state[2] != self._ring.generation:
-                    null.request({"op": "ring", "size": self._ring.size}, deadline, fds=[self._ring.fd])
+                    null.request(
+                        {"op": "ring", "size": self._ring.size}, deadline, fds=[self._ring.fd]
+                    )
                 null.request(null_outputs(facts), deadline)
                 null.request(facts.binding.message(NULL, slots), deadline)
             except RUNNER_ERRORS as error:

@@ -179,9 +179,7 @@ def leaves(node: Node, name: str = "output") -> list[tuple[str, int]]:
     if kind == "t":
         return [(name, content)]
     if kind in ("l", "u"):
-        return [
-            leaf for i, child in enumerate(content) for leaf in leaves(child, f"{name}[{i}]")
-        ]
+        return [leaf for i, child in enumerate(content) for leaf in leaves(child, f"{name}[{i}]")]
     if kind == "d":
         return [leaf for key, child in content for leaf in leaves(child, f"{name}[{key!r}]")]
     return []

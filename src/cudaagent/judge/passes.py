@@ -94,7 +94,11 @@ class Timing:
 
     @property
     def handover_sd(self) -> float:
-        return statistics.stdev(self.handover_ns) if len(self.handover_ns) > 1 else 0.0
+        """Standard deviation of the hand-over, from the median deviation: outliers do not count."""
+        if len(self.handover_ns) < 2:
+            return 0.0
+        middle = self.handover
+        return 1.4826 * statistics.median(abs(ns - middle) for ns in self.handover_ns)
 
     def ms(self, arm: str) -> list[float]:
         """Milliseconds a call of ``arm``, one for each round."""
@@ -261,9 +265,7 @@ class PassClock:
         return Sample(seeds[order[call]], call, tuple(leaves), tuple(offsets), tuple(whole))
 
 
-def calls_for(
-    pass_ms: float, times_ms: Sequence[float], *, longest: float = 4.0
-) -> int:
+def calls_for(pass_ms: float, times_ms: Sequence[float], *, longest: float = 4.0) -> int:
     """Calls of a pass: the fastest arm lasts ``pass_ms``, but the slowest not ``longest`` times that."""
     fastest, slowest = max(min(times_ms), 1e-4), max(times_ms)
     wanted = int(np.ceil(1.05 * pass_ms / fastest))

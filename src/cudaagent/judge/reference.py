@@ -170,7 +170,9 @@ def read_leaves(process: RunnerProcess, value: Value) -> list[Array]:
     arrays: list[Array] = []
     for name, index in leaves(value.node):
         located = value.tensors[index]
-        arrays.append(to_array(read_extent(process, located.address, located.spec), located.spec, name))
+        arrays.append(
+            to_array(read_extent(process, located.address, located.spec), located.spec, name)
+        )
     return arrays
 
 
@@ -217,7 +219,9 @@ class ReferenceRunner:
 
     def reconstruct(self, key: str, seed: int) -> None:
         """Construct the model again under another seed; the ring must be bound again."""
-        self._request({"op": "reconstruct", "key": key, "seed": seed}, self._limits.load_s, "load_s")
+        self._request(
+            {"op": "reconstruct", "key": key, "seed": seed}, self._limits.load_s, "load_s"
+        )
         self._bound.pop(key, None)
         self._compiled.discard(key)
 
@@ -255,6 +259,7 @@ class ReferenceRunner:
         message = {"op": "call", "arm": f"{key}:compiled", "slot": 0}
         answer = self._request(message, self._limits.build_s, "build_s")
         self.release()
+        self._request({"op": "settle"}, self._limits.load_s, "load_s")
         self._compiled.add(key)
         seconds = answer.get("seconds")
         return float(seconds) if isinstance(seconds, int | float) else 0.0

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from cudaagent.errors import TaskError
 from cudaagent.judge import probes
 from cudaagent.judge.compare import (
+    BASELINE_LIMIT,
     Array,
     LeafLayout,
     Policy,
@@ -68,7 +69,7 @@ from cudaagent.tasks.task import Task, check_source
 PARAMETER_SETS = 4
 _SCALE_INPUTS = 6
 _KEPT_VARIANTS = 2
-_BLOCKS, _BLOCK = 16, 1 << 15
+_BLOCKS, _BLOCK = 16, 1 << 13
 _MATTERS = 3
 _TRAIN_SEED = 12345
 
@@ -360,9 +361,7 @@ class Study:
         with self._shared():
             scale = measure_scale(references, baselines, layouts=self._leaves)
             floats = [leaf for leaf in scale.leaves if leaf.layout.is_float]
-            if any(leaf.sigma == 0.0 for leaf in floats):
-                return [], None
-            if probes.task_failure([probes.probe(references, scale, self._policy)]):
+            if any(leaf.sigma == 0.0 for leaf in floats) or scale.baseline_ratio > BASELINE_LIMIT:
                 return [], None
         return cases, scale
 
@@ -476,9 +475,7 @@ class Study:
             raise TaskError(failure.code, f"task {self._task.id}: {failure.message}")
 
 
-def aliased_input(
-    address: int, ring_address: int, layout: SlotLayout, *, slots: int
-) -> int | None:
+def aliased_input(address: int, ring_address: int, layout: SlotLayout, *, slots: int) -> int | None:
     """Which input of a slot (or weight, counted on) lies at an address of the runner."""
     stride = slot_stride(layout)
     offset = address - ring_address
