@@ -19,6 +19,9 @@ from typing import Any
 # every process of ours agrees on it. Both must be set before ray is imported.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# Workers of a local cluster are not niced: the judge's runners are their children, and a niced
+# runner waits for the raylet.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import ray
 from ray.exceptions import RayActorError
@@ -118,9 +121,14 @@ class Cluster:
         ]
         self.profilers = self._start_profilers()
         self.pool = self._spawn(
-            ProfilerPool, self.profilers, config, str(self._verdicts), name="pool",
-            threads=4096, strategy=here,
-        )  # fmt: skip
+            ProfilerPool,
+            [self._name(f"profiler-{index}") for index in range(config.rollout.profilers)],
+            config,
+            str(self._verdicts),
+            name="pool",
+            threads=4096,
+            strategy=here,
+        )
         self.judge = RemoteJudge(self.pool)
         self.compiler = RemoteCompiler(self.sandboxes)
         if self._with_policy:
@@ -197,10 +205,13 @@ class Cluster:
             "scheduling_strategy": strategy,
         }
         if name is not None:
-            options["name"] = f"{self.config.run.name}/{name}"
+            options["name"] = self._name(name)
         actor = ray.remote(cls).options(**options).remote(*args)
         self._actors.append(actor)
         return actor
+
+    def _name(self, role: str) -> str:
+        return f"{self.config.run.name}/{role}"
 
     def ready(self) -> str:
         """Wait until judge and engine answer; returns the device's name.

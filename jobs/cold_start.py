@@ -12,36 +12,40 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cudaagent.errors import UserError
-from cudaagent.policy.coldstart import ColdStartSettings, cold_start
-from cudaagent.policy.small import SmallShape
-
 
 def main() -> int:
     """Parse the command line and run the recipe; exit status 2 for unusable input."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    # Imported here: the recipe's pool of processes imports this file and needs no torch.
+    from cudaagent.errors import UserError
+    from cudaagent.policy.coldstart import ColdStartSettings, cold_start
+    from cudaagent.policy.small import SmallShape
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("checkpoints/quickstart"))
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    for settings in (ColdStartSettings(), SmallShape()):
-        for field in dataclasses.fields(settings):
-            default = getattr(settings, field.name)
-            flag = "--" + field.name.replace("_", "-")
-            if isinstance(default, int | float) and flag not in parser._option_string_actions:
-                parser.add_argument(flag, type=type(default), default=default)
-    arguments = vars(parser.parse_args())
-    shape = SmallShape(**_of(SmallShape, arguments))
-    settings = ColdStartSettings(**_of(ColdStartSettings, arguments), shape=shape)
+    defaults = _numbers(SmallShape()) | _numbers(ColdStartSettings())
+    for name, value in defaults.items():
+        parser.add_argument(
+            "--" + name.replace("_", "-"), type=type(value), default=value, help="see the recipe"
+        )
+    given = vars(parser.parse_args())
+    shape = SmallShape(**{name: given[name] for name in _numbers(SmallShape())})
+    names = _numbers(ColdStartSettings())
+    settings = ColdStartSettings(**{name: given[name] for name in names}, shape=shape)
     try:
-        cold_start(arguments["out"], settings, device=arguments["device"])
+        cold_start(given["out"], settings, device=given["device"])
     except UserError as error:
         print(f"cold_start: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _of(kind: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in arguments.items() if name in names}
+def _numbers(settings: Any) -> dict[str, int | float]:
+    """The fields that are numbers, with their values."""
+    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 if __name__ == "__main__":

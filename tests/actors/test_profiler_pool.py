@@ -45,10 +45,11 @@ def pool(tmp_path: Path):
 
     from cudaagent.actors.profiler_pool import ProfilerPool
 
-    options = {"num_cpus": 0, "max_restarts": -1}
+    name = f"profiler of {tmp_path.name}"
+    options = {"num_cpus": 0, "max_restarts": -1, "name": name}
     profilers = [ray.remote(CountingProfiler).options(**options).remote(str(tmp_path))]
     actor = ray.remote(ProfilerPool).options(num_cpus=0, max_concurrency=64)
-    handle = actor.remote(profilers, Config(), str(tmp_path / "verdicts.parquet"))
+    handle = actor.remote([name], Config(), str(tmp_path / "verdicts.parquet"))
     yield handle
     for each in (handle, *profilers):
         ray.kill(each)
