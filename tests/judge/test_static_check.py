@@ -268,3 +268,22 @@ def test_damaged_library_is_refused(tmp_path: Path, cut: int) -> None:
     failure = scan_library(library[:cut])
     assert failure is not None
     assert failure.code == "static-check"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("fast", None),
+        ("slow", None),
+        ("wrong", None),
+        ("does_not_compile", None),
+        ("hangs", None),
+        ("exits_unseen", None),
+        ("calls_torch_relu", "forbidden-operator"),
+        ("exits_at_import", "static-check"),
+        ("exits_in_initialiser", "static-check"),
+    ],
+)
+def test_example_solutions(name: str, code: str | None) -> None:
+    failure = check_submission(Submission.from_dir(SOLUTIONS / name))
+    assert (failure and failure.code) == code
