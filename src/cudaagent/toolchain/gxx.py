@@ -68,7 +68,7 @@ def _describe(path: str, binding: str) -> Gxx:
     version = _ask((path, "--version")).splitlines()[0]
     commands = _ask((path, *COMPILE_FLAGS, "-E", "-x", "c++", "/dev/null", "-###"))
     # The line that starts the compiler proper names what -march=native stands for on this machine.
-    resolved = next((line for line in commands.splitlines() if "cc1plus" in line), "")
+    resolved = next((line for line in commands.splitlines() if "cc1plus" in line), commands)
     include = f"{binding}/include"
     state = hashlib.sha256()
     for part in (
@@ -106,10 +106,13 @@ def _ask(argv: Sequence[str]) -> str:
 
 
 def _signature(directory: str) -> str:
-    lines: list[str] = []
+    """Digest over the files below ``directory``, the same on every machine that has them."""
+    state = hashlib.sha256()
     for root, directories, files in os.walk(directory):
         directories.sort()
         for name in sorted(files):
-            info = os.stat(os.path.join(root, name))
-            lines.append(f"{root}/{name}:{info.st_size}:{info.st_mtime_ns}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+            path = os.path.join(root, name)
+            with open(path, "rb") as handle:
+                content = hashlib.file_digest(handle, "sha256").hexdigest()
+            state.update(f"{os.path.relpath(path, directory)}:{content}\n".encode())
+    return state.hexdigest()
