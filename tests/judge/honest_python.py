@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Honest texts of ``model_new.py`` in many styles; all must pass. Plain data, never run."""
 
 from __future__ import annotations

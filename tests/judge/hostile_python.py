@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Hostile texts of ``model_new.py`` with the code that each earns. Plain data, never run."""
 
 from __future__ import annotations

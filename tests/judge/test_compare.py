@@ -28,8 +28,13 @@ PAPER = Policy(tolerance="paper", precision="paper")
 Outputs = list[list[NDArray[np.float64]]]
 
 
-def _kind(shape: tuple[int, ...] = (40, 50), inputs: int = 6, noise: float = 1e-7, offset: float = 0.0,
-          spread: float = 1.0) -> tuple[Outputs, list[list[NDArray[np.float32]]], Scale]:  # fmt: skip
+def _kind(
+    shape: tuple[int, ...] = (40, 50),
+    inputs: int = 6,
+    noise: float = 1e-7,
+    offset: float = 0.0,
+    spread: float = 1.0,
+) -> tuple[Outputs, list[list[NDArray[np.float32]]], Scale]:
     rng = np.random.default_rng(1)
     reference = [[offset + spread * rng.standard_normal(shape)] for _ in range(inputs)]
     baseline = [[(r + noise * rng.standard_normal(shape)).astype(np.float32)] for (r,) in reference]
@@ -206,7 +211,7 @@ def test_integers_are_exact_but_for_what_baselines_dispute() -> None:
 
 
 def test_precision_separates_narrow_arithmetic_from_reordering() -> None:
-    """bf16 operands cost far more than 4.5 times the baseline, another order of summation does not."""
+    """bf16 operands cost far more than 4.5 times the baseline; another order of sums does not."""
     rng = np.random.default_rng(3)
     reference: Outputs = []
     baseline, reordered, narrow = [], [], []

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hostile_python import HOSTILE
 from honest_python import HONEST
+from hostile_python import HOSTILE
 
 from cudaagent.judge.library_scan import read_imports
 from cudaagent.judge.source_scan import tokens
@@ -85,7 +85,8 @@ HONEST_SOURCES = {
     "light": LIGHT,
     "comments and strings": LIGHT + '// system("x"); #include <torch/extension.h>\n'
     '/* asm volatile("syscall") */ const char* s = "fork() // at::relu";\n'
-    'const char* r = R"x(dlopen("a") #include <sys/ptrace.h>)x"; char c = \'"\'; long n = 1\'000;\n',
+    'const char* r = R"x(dlopen("a") #include <sys/ptrace.h>)x";\n'
+    "char c = '\"'; long n = 1'000;\n",
     "headers": "#include <omp.h>\n#include <immintrin.h>\n#  include <vector>\n#include <cstdint>\n"
     "#include <dlpack/dlpack.h>\n#pragma omp parallel for\n#pragma once\n#pragma GCC ivdep\n"
     + LIGHT,
@@ -96,7 +97,8 @@ HONEST_SOURCES = {
     "standard namespace": "#include <functional>\n#include <algorithm>\n"
     + LIGHT
     + "auto f = std::bind(scale, std::placeholders::_1, std::placeholders::_2);\n"
-    "template <class V> void drop(V& v) { v.erase(std::remove(v.begin(), v.end(), 0), v.end()); }\n",
+    "template <class V> void drop(V& v) {\n"
+    "  v.erase(std::remove(v.begin(), v.end(), 0), v.end());\n}\n",
     "macros": LIGHT + "#define EXPORT(name) \\\n  TVM_FFI_DLL_EXPORT_TYPED_FUNC(name##_f, name)\n",
     "assembly": LIGHT + 'void pause_() { __asm__ volatile("pause" ::: "memory"); }\n',
     "errors": LIGHT + '#include <stdexcept>\nvoid g() { throw std::runtime_error("bad"); }\n',
@@ -123,11 +125,16 @@ def test_own_headers_and_folders_are_accepted() -> None:
 
 
 def test_torch_binding_may_include_torch_and_allocate_only() -> None:
-    honest = '#include <torch/types.h>\n#include "../binding_registry.h"\n' \
-        "torch::Tensor f(torch::Tensor x) { return torch::empty_like(x); }\n"  # fmt: skip
+    honest = (
+        '#include <torch/types.h>\n#include "../binding_registry.h"\n'
+        "torch::Tensor f(torch::Tensor x) { return torch::empty_like(x); }\n"
+    )
     assert scan_sources(_sources(honest, "kernels/scale_binding.cpp")) is None
-    failure = scan_sources(_sources(honest + "auto g(at::Tensor x) { return at::relu(x); }\n",
-                                    "kernels/scale_binding.cpp"))  # fmt: skip
+    failure = scan_sources(
+        _sources(
+            honest + "auto g(at::Tensor x) { return at::relu(x); }\n", "kernels/scale_binding.cpp"
+        )
+    )
     assert failure is not None
     assert failure.code == "forbidden-operator"
 
@@ -233,13 +240,22 @@ def test_library_with_honest_imports_passes(tmp_path: Path) -> None:
     [
         ("system", 'extern "C" int system(const char*); int f() { return system("id"); }'),
         ("_Exit", 'extern "C" void _Exit(int); struct A { A() { _Exit(0); } } a;'),
-        ("fork", '#define P(a, b) a##b\nextern "C" int P(fo, rk)(); int f() { return P(fo, rk)(); }'),
-        ("dlsym", 'extern "C" void* dlsym(void*, const char*); void* f() { return dlsym(0, "x"); }'),
+        (
+            "fork",
+            '#define P(a, b) a##b\nextern "C" int P(fo, rk)(); int f() { return P(fo, rk)(); }',
+        ),
+        (
+            "dlsym",
+            'extern "C" void* dlsym(void*, const char*); void* f() { return dlsym(0, "x"); }',
+        ),
         ("ptrace", 'extern "C" long ptrace(int, ...); long f() { return ptrace(0); }'),
-        ("mprotect", 'extern "C" int mprotect(void*, long, int); void* f() { return (void*)mprotect; }'),
+        (
+            "mprotect",
+            'extern "C" int mprotect(void*, long, int); void* f() { return (void*)mprotect; }',
+        ),
         ("basic_ofstream", '#include <fstream>\nvoid f() { std::ofstream("x") << 1; }'),
     ],
-)  # fmt: skip
+)
 def test_library_with_forbidden_import_is_refused(
     tmp_path: Path, name: str, declaration: str
 ) -> None:
@@ -251,7 +267,8 @@ def test_library_with_forbidden_import_is_refused(
 
 def test_library_with_torch_operator_is_a_forbidden_operator(tmp_path: Path) -> None:
     source = (
-        "namespace at { struct Tensor; namespace _ops { struct relu { static void call(const Tensor&); }; "
+        "namespace at { struct Tensor; namespace _ops {\n"
+        "struct relu { static void call(const Tensor&); };\n"
         "struct empty_like { static void call(const Tensor&); }; } }\n"
         "void f(const at::Tensor& x) { at::_ops::%s::call(x); }\n"
     )

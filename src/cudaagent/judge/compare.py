@@ -6,11 +6,12 @@ code. Floats are compared in float64, chunk by chunk, so that the largest tempor
 An output is a list of *leaves*: NumPy arrays in the order in which the output structure is walked.
 A ``Scale`` belongs to one *kind* of inputs (the task's own distribution, or one variant of it):
 measure it on at least six reference outputs of that kind and compare only outputs of that kind by
-it. The rules are those of the comparison's three questions: is every element near enough, are all of
-them together near enough, and was the arithmetic precise enough.
+it. The rules are those of the comparison's three questions: is every element near enough, are all
+of them together near enough, and was the arithmetic precise enough.
 
 Not covered: complex leaves (``ValueError``), and the rank margin of index outputs, which only the
-task's own operator could tell (``disagreement`` exempts what the baselines themselves cannot agree on).
+task's own operator could tell (``disagreement`` exempts what the baselines themselves cannot agree
+on).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cudaagent.judge.elementwise import CHUNK, chunks, measure_errors
 from cudaagent.judge.verdict import Failure
 
 Array = NDArray[Any]
@@ -45,7 +47,6 @@ PRECISION_FLOOR = {
 """Share of the output's rms below which an error is never held against a candidate."""
 
 _BASELINE_ERRORS = 8.0
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +309,9 @@ class Pool:
             ratio = _ratio(rms, leaf.sigma)
             if ratio > AGGREGATE_TOLERANCE:
                 text = (
-                    f"{leaf.layout.name}: over all elements the error is {ratio:.3g} of how much the "
-                    f"output varies from input to input; {AGGREGATE_TOLERANCE} is allowed. Single "
-                    "elements are near, so a term that depends on the input is probably missing"
+                    f"{leaf.layout.name}: over all elements the error is {ratio:.3g} of how much "
+                    f"the output varies from input to input; {AGGREGATE_TOLERANCE} is allowed. "
+                    "Single elements are near, so a term that depends on the input is probably missing"
                 )
                 return Failure(
                     "wrong-values", stage, text, {"leaf": leaf.layout.name, "ratio": ratio}
@@ -328,7 +329,8 @@ class Pool:
                 text = (
                     f"{leaf.layout.name}: rms error {rms:.3g} against float64, the baseline's is "
                     f"{leaf.baseline_rms:.3g} and {limit:.3g} is allowed: accumulate in float32 or "
-                    f"wider, use nothing narrower than {leaf.layout.dtype}, round instead of truncating"
+                    f"wider, use nothing narrower than {leaf.layout.dtype}, round and never "
+                    "truncate"
                 )
                 evidence = {"leaf": leaf.layout.name, "rms": rms, "limit": limit}
                 return Failure("precision", stage, text, evidence)
@@ -365,29 +367,24 @@ def _jsonable(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _chunks(size: int) -> Iterator[slice]:
-    for start in range(0, size, _CHUNK):
-        yield slice(start, min(start + _CHUNK, size))
-
-
 def _spread(references: Sequence[Array]) -> tuple[float, float]:
     """(sigma, rms of the output) over elements that are finite in every reference."""
     inputs = len(references)
     size = references[0].size
-    buffer = np.empty((inputs, min(_CHUNK, size)))
+    buffer = np.empty((inputs, min(CHUNK, size)))
     varied = squared = 0.0
     count = 0
-    for part in _chunks(size):
+    for part in chunks(size):
         block = buffer[:, : part.stop - part.start]
         for row, reference in zip(block, references, strict=True):
             row[:] = reference[part]
-        total = float(np.vdot(block, block))
+        total = float(np.einsum("ij,ij->", block, block))
         if not math.isfinite(total):
             block = block[:, np.isfinite(block).all(axis=0)]
-            total = float(np.vdot(block, block))
+            total = float(np.einsum("ij,ij->", block, block))
         squared += total
         centred = block - block.mean(axis=0)
-        varied += float(np.vdot(centred, centred))
+        varied += float(np.einsum("ij,ij->", centred, centred))
         count += block.size
     if not count:
         return 0.0, 0.0
@@ -396,16 +393,33 @@ def _spread(references: Sequence[Array]) -> tuple[float, float]:
 
 def _errors(outputs: Sequence[Array], references: Sequence[Array]) -> tuple[float, float]:
     """(largest error, rms error) of a baseline."""
-    layout = LeafLayout("", "float64", ())
     unlimited = (math.inf, 0.0, math.inf)
     results = [
-        _compare_floats(output, reference, layout, unlimited)
+        measure_errors(output, reference, unlimited)
         for output, reference in zip(outputs, references, strict=True)
     ]
     count = sum(result.elements for result in results)
-    squares = sum(result.squared_error for result in results)
-    largest = max(result.largest_error for result in results)
+    squares = sum(result.squares for result in results)
+    largest = max(result.largest for result in results)
     return largest, math.sqrt(squares / count) if count else 0.0
+
+
+def _compare_floats(
+    got: Array, want: Array, layout: LeafLayout, allowance: tuple[float, float, float]
+) -> LeafComparison:
+    found = measure_errors(got, want, allowance)
+    return LeafComparison(
+        layout,
+        elements=found.elements,
+        squared_error=found.squares,
+        largest_error=found.largest,
+        wrong=found.wrong,
+        nonfinite=found.nonfinite,
+        index=(found.at,) if got.size else (),
+        got=float(got[found.at]) if got.size else 0.0,
+        expected=float(want[found.at]) if got.size else 0.0,
+        allowed=found.allowed,
+    )
 
 
 def _locate(result: LeafComparison, start: int) -> LeafComparison:
@@ -433,87 +447,3 @@ def _compare_exactly(
     return LeafComparison(
         layout, elements, 0.0, largest, wrong, 0, (at,) if wrong else (), *values, 0.0
     )
-
-
-@dataclass(slots=True)
-class _Worst:
-    """What has been seen of a leaf so far; ``rank`` orders the elements worth reporting."""
-
-    squares: float = 0.0
-    largest: float = 0.0
-    elements: int = 0
-    wrong: int = 0
-    nonfinite: int = 0
-    rank: tuple[int, float] = (-1, 0.0)
-    at: int = 0
-    allowed: float = 0.0
-
-    def offer(self, severity: int, size: float, at: int, allowed: float) -> None:
-        """``severity``: 0 within the allowance, 1 beyond it, 2 a non-finite mismatch."""
-        if (severity, size) > self.rank:
-            self.rank, self.at, self.allowed = (severity, size), at, allowed
-
-
-def _compare_floats(
-    got: Array, want: Array, layout: LeafLayout, allowance: tuple[float, float, float]
-) -> LeafComparison:
-    base, slope, least = allowance
-    smallest = max(base, least)
-    error_buffer = np.empty(min(_CHUNK, got.size))
-    worst = _Worst()
-    for part in _chunks(got.size):
-        error = error_buffer[: part.stop - part.start]
-        with np.errstate(invalid="ignore", over="ignore"):
-            np.subtract(got[part], want[part], out=error, dtype=np.float64)
-            squares = float(np.dot(error, error))
-        worst.elements += error.size
-        if not math.isfinite(squares):
-            squares = _mask_nonfinite(got[part], want[part], error, worst, part.start)
-        worst.squares += squares
-        high, low = float(error.max()), float(error.min())
-        largest = max(high, -low)
-        worst.largest = max(worst.largest, largest)
-        if largest <= smallest:
-            # The common case: no element can be beyond an allowance that is nowhere smaller.
-            if (0, largest) > worst.rank:
-                at = int(error.argmax() if high >= -low else error.argmin())
-                allowed = max(base + slope * abs(float(want[part.start + at])), least)
-                worst.offer(0, largest, part.start + at, allowed)
-            continue
-        _count_wrong(want[part], error, allowance, worst, part.start)
-    at = worst.at
-    values = (float(got[at]), float(want[at])) if got.size else (0.0, 0.0)
-    return LeafComparison(
-        layout, worst.elements, worst.squares, worst.largest, worst.wrong, worst.nonfinite,
-        (at,) if got.size else (), *values, worst.allowed,
-    )  # fmt: skip
-
-
-def _count_wrong(
-    want: Array, error: Array, allowance: tuple[float, float, float], worst: _Worst, start: int
-) -> None:
-    base, slope, least = allowance
-    size = np.abs(error)
-    with np.errstate(invalid="ignore"):
-        allowed = np.maximum(base + slope * np.abs(want.astype(np.float64)), least)
-    beyond = size > allowed
-    count = int(beyond.sum())
-    worst.wrong += count
-    ranked = np.where(beyond, size, -1.0) if count else size
-    at = int(ranked.argmax())
-    worst.offer(1 if count else 0, float(size[at]), start + at, float(allowed[at]))
-
-
-def _mask_nonfinite(got: Array, want: Array, error: Array, worst: _Worst, start: int) -> float:
-    """Count mismatches, zero the errors of non-finite elements, and return the sum of squares."""
-    both = np.isfinite(got) & np.isfinite(want)
-    same = both | (got == want) | (np.isnan(got) & np.isnan(want))
-    error[~both] = 0.0
-    worst.elements -= int((~both).sum())
-    mismatches = int((~same).sum())
-    if mismatches:
-        worst.nonfinite += mismatches
-        worst.wrong += mismatches
-        worst.offer(2, 0.0, start + int((~same).argmax()), 0.0)
-    with np.errstate(over="ignore"):
-        return float(np.dot(error, error))

@@ -2,13 +2,14 @@
 
 Pure functions of numbers; runs in the judge's process.
 
-The estimate is the Hodges-Lehmann median of the rounds' log-ratios, its interval that of Wilcoxon's
-signed-rank test, computed exactly. Why: the arms of one round are measured within a fraction of a
-second of each other, so what disturbs the machine disturbs both and cancels in the round's ratio;
-what remains hits either arm as often, so log-ratios are symmetric, which is all the test assumes. It
-needs no normality (a t-interval is ruined by one disturbed round), it is exact for six rounds (a
-bootstrap of so few is far too narrow) and loses 5 % of efficiency to the t-interval where that is best.
-Fewer than six pairs have no 95 % interval, so six rounds are always measured.
+The estimate is the Hodges-Lehmann median of the rounds' log-ratios, its interval that of
+Wilcoxon's signed-rank test, computed exactly. Why: the arms of one round are measured within a
+fraction of a second of each other, so what disturbs the machine disturbs both and cancels in the
+round's ratio; what remains hits either arm as often, so log-ratios are symmetric, which is all the
+test assumes. It needs no normality (a t-interval is ruined by one disturbed round), it is exact
+for six rounds (a bootstrap of so few is far too narrow) and loses 5 % of efficiency to the
+t-interval where that is best. Fewer than six pairs have no 95 % interval, so six rounds are always
+measured.
 
 Looking after each round makes a chance decision likelier than one look would. A win is therefore
 decided again on fresh rounds (``confirm``), which also removes the winner's curse from the ratio.

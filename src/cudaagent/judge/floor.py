@@ -1,8 +1,8 @@
 """The least time that a call can take: the bytes it must move over the fastest path they can take.
 
-Runs in the judge's process, under the timing lease where it measures. Operations never count, since
-algebra may remove them. The bounds are generous on purpose: a call below them is measured again with
-every call checked, and only then called impossible.
+Runs in the judge's process, under the timing lease where it measures. Operations never count,
+since algebra may remove them. The bounds are generous on purpose: a call below them is measured
+again with every call checked, and only then called impossible.
 
 Not covered: the GPU's memory; inputs that a task reads only in part (the caller counts what it saw
 matter).

@@ -18,35 +18,38 @@ def _words(text: str) -> frozenset[str]:
 
 
 FORBIDDEN = _words(
-    "system popen fork vfork _Fork clone clone3 execl execle execlp execv execve execveat execvp execvpe "
-    "fexecve posix_spawn posix_spawnp dlopen dlsym dlvsym dlmopen dlclose dladdr dl_iterate_phdr "
-    "__libc_dlopen_mode __libc_dlsym ptrace process_vm_readv process_vm_writev process_madvise mprotect "
-    "pkey_mprotect mremap remap_file_pages mmap mmap64 munmap madvise memfd_create shm_open shm_unlink "
-    "shmget shmat userfaultfd syscall prctl arch_prctl seccomp unshare setns chroot pivot_root mount "
-    "umount umount2 socket socketpair connect bind listen accept accept4 send sendto sendmsg recv recvfrom "
-    "recvmsg kill tkill tgkill raise pthread_kill signal sigaction sigprocmask pthread_sigmask sigqueue "
-    "bsd_signal sysv_signal __sysv_signal exit _exit _Exit quick_exit at_quick_exit atexit on_exit "
-    "__cxa_at_quick_exit open open64 openat openat64 creat creat64 fopen fopen64 freopen freopen64 fdopen "
-    "read write pread pread64 pwrite pwrite64 readv writev close dup dup2 dup3 pipe pipe2 fcntl fcntl64 "
-    "ioctl unlink unlinkat remove rename renameat link symlink mkdir rmdir chmod fchmod chown mkstemp "
-    "mkdtemp tmpfile opendir readdir getenv secure_getenv setenv unsetenv putenv clearenv environ __environ "
-    "setrlimit setrlimit64 prlimit prlimit64 setpriority nice sched_setaffinity sched_setscheduler "
-    "sched_setparam pthread_setaffinity_np pthread_setschedparam setuid setgid seteuid setegid setresuid "
-    "setresgid setreuid setregid setgroups setsid setpgid capset reboot perf_event_open pidfd_open "
-    "pidfd_send_signal pidfd_getfd wait waitpid wait3 wait4 waitid alarm setitimer timer_create longjmp "
-    "_longjmp siglongjmp __longjmp_chk setcontext swapcontext makecontext stime settimeofday "
-    "clock_settime adjtimex getauxval io_setup inotify_init fanotify_init "
-    "cudaIpcGetMemHandle cudaIpcOpenMemHandle cuIpcGetMemHandle cuIpcOpenMemHandle_v2 cudaDeviceReset "
-    "cuDevicePrimaryCtxReset_v2 cudaProfilerStart cudaProfilerStop cuptiActivityEnable"
+    "system popen fork vfork _Fork clone clone3 execl execle execlp execv execve execveat execvp "
+    "execvpe fexecve posix_spawn posix_spawnp dlopen dlsym dlvsym dlmopen dlclose dladdr "
+    "dl_iterate_phdr __libc_dlopen_mode __libc_dlsym ptrace process_vm_readv process_vm_writev "
+    "process_madvise mprotect pkey_mprotect mremap remap_file_pages mmap mmap64 munmap madvise "
+    "memfd_create shm_open shm_unlink shmget shmat userfaultfd syscall prctl arch_prctl seccomp "
+    "unshare setns chroot pivot_root mount umount umount2 socket socketpair connect bind listen "
+    "accept accept4 send sendto sendmsg recv recvfrom recvmsg kill tkill tgkill raise "
+    "pthread_kill signal sigaction sigprocmask pthread_sigmask sigqueue bsd_signal sysv_signal "
+    "__sysv_signal exit _exit _Exit quick_exit at_quick_exit atexit on_exit __cxa_at_quick_exit "
+    "open open64 openat openat64 creat creat64 fopen fopen64 freopen freopen64 fdopen read write "
+    "pread pread64 pwrite pwrite64 readv writev close dup dup2 dup3 pipe pipe2 fcntl fcntl64 "
+    "ioctl unlink unlinkat remove rename renameat link symlink mkdir rmdir chmod fchmod chown "
+    "mkstemp mkdtemp tmpfile opendir readdir getenv secure_getenv setenv unsetenv putenv clearenv "
+    "environ __environ setrlimit setrlimit64 prlimit prlimit64 setpriority nice sched_setaffinity "
+    "sched_setscheduler sched_setparam pthread_setaffinity_np pthread_setschedparam setuid setgid "
+    "seteuid setegid setresuid setresgid setreuid setregid setgroups setsid setpgid capset reboot "
+    "perf_event_open pidfd_open pidfd_send_signal pidfd_getfd wait waitpid wait3 wait4 waitid "
+    "alarm setitimer timer_create longjmp _longjmp siglongjmp __longjmp_chk setcontext "
+    "swapcontext makecontext stime settimeofday clock_settime adjtimex getauxval io_setup "
+    "inotify_init fanotify_init cudaIpcGetMemHandle cudaIpcOpenMemHandle cuIpcGetMemHandle "
+    "cuIpcOpenMemHandle_v2 cudaDeviceReset cuDevicePrimaryCtxReset_v2 cudaProfilerStart "
+    "cudaProfilerStop cuptiActivityEnable"
 )
 _FORBIDDEN_PATTERN = re.compile(
     r"_ZNS?t?.*(basic_filebuf|basic_[io]?fstream|filesystem)|^Py[A-Z]|^_Py|^_dl_|^__libc_start_main|^ptrace"
 )
 _OPERATOR = re.compile(r"^_ZN2at4_ops(\d+)(\w+)")
 _OPERATORS_ALLOWED = _words(
-    "empty_memory_format empty_like empty_strided zeros zeros_like ones ones_like full full_like view "
-    "reshape contiguous transpose_int permute unsqueeze squeeze_dim expand narrow slice_Tensor select_int "
-    "detach size_int stride_int is_contiguous flatten_using_ints as_strided"
+    "empty_memory_format empty_like empty_strided zeros zeros_like ones ones_like full full_like "
+    "view reshape contiguous transpose_int permute unsqueeze squeeze_dim expand narrow "
+    "slice_Tensor select_int detach size_int stride_int is_contiguous flatten_using_ints "
+    "as_strided"
 )
 _TORCH_KERNEL = re.compile(r"^_ZN2at6native|^aoti_torch_|^_ZN5torch8autograd|^_ZN5torch3jit|^at_")
 LIBRARIES = re.compile(

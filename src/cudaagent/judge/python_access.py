@@ -24,7 +24,10 @@ from cudaagent.judge.python_values import (
 
 OPERATOR = "forbidden-operator"
 STATIC = "static-check"
-INTO_KERNEL = "compute it in kernels/*.cpp and call cuda_extension.<name>(..., out) with out = torch.empty(...)"
+INTO_KERNEL = (
+    "compute it in kernels/*.cpp and call cuda_extension.<name>(..., out) with "
+    "out = torch.empty(...)"
+)
 
 
 class Refusal(Exception):
@@ -104,8 +107,10 @@ def module_name(module: str, name: str) -> Value:
     if module == "collections" and name == "abc":
         return Value(Kind.MODULE, "collections.abc")
     if allowed is not None and name not in allowed:
-        raise Refusal(STATIC, f"{module}.{name} is not allowed; of {module} you may use "
-                      f"{', '.join(sorted(allowed))}")  # fmt: skip
+        raise Refusal(
+            STATIC,
+            f"{module}.{name} is not allowed; of {module} you may use {', '.join(sorted(allowed))}",
+        )
     return (
         NUMBER
         if module == "math" and name in ("pi", "e", "inf", "nan", "tau")
@@ -125,8 +130,11 @@ def _of_torch(name: str) -> Value:
     if name in rules.TORCH_ALLOCATION | rules.TORCH_INITIAL | rules.TORCH_VIEWS:
         return Value(Kind.TORCH, name)
     if name in rules.TORCH_NOT_OPERATORS:
-        raise Refusal(STATIC, f"torch.{name} is not allowed: model_new.py allocates outputs, makes "
-                      "views and calls cuda_extension")  # fmt: skip
+        raise Refusal(
+            STATIC,
+            f"torch.{name} is not allowed: model_new.py allocates outputs, makes "
+            "views and calls cuda_extension",
+        )
     raise Refusal(OPERATOR, f"torch.{name} computes with torch; {INTO_KERNEL}")
 
 
@@ -152,8 +160,11 @@ def _of_tensor(value: Value, name: str) -> Value:
     if name in rules.VIEWS | rules.TENSOR_NUMBERS | rules.TENSOR_ALLOCATION:
         return Value(Kind.METHOD, name, base=value)
     if name in rules.TENSOR_READS or name.startswith("_"):
-        raise Refusal(STATIC, f".{name} of a tensor is not allowed: pass the tensor itself to "
-                      "cuda_extension and read its values in the kernel")  # fmt: skip
+        raise Refusal(
+            STATIC,
+            f".{name} of a tensor is not allowed: pass the tensor itself to "
+            "cuda_extension and read its values in the kernel",
+        )
     raise Refusal(OPERATOR, f".{name} of a tensor computes with torch; {INTO_KERNEL}")
 
 
@@ -165,10 +176,14 @@ def _of_layer(value: Value, name: str) -> Value:
     if name in rules.LAYER_METHODS:
         return Value(Kind.METHOD, name, base=value)
     if name in ("forward", "_call_impl", "_conv_forward", "forward_features"):
-        raise Refusal(OPERATOR, f".{name} runs a torch layer, which may only hold parameters; "
-                      f"{INTO_KERNEL}")  # fmt: skip
-    raise Refusal(STATIC, f".{name} of an nn layer is not allowed; read its parameters, such as "
-                  ".weight and .bias, and its sizes")  # fmt: skip
+        raise Refusal(
+            OPERATOR, f".{name} runs a torch layer, which may only hold parameters; {INTO_KERNEL}"
+        )
+    raise Refusal(
+        STATIC,
+        f".{name} of an nn layer is not allowed; read its parameters, such as "
+        ".weight and .bias, and its sizes",
+    )
 
 
 def _of_own(value: Value, name: str) -> Value:
@@ -189,8 +204,10 @@ def _of_own(value: Value, name: str) -> Value:
         is_instance = value.kind is Kind.INSTANCE
         return Value(
             Kind.METHOD if is_instance else Kind.FUNCTION,
-            name, base=value if is_instance else None, function=function,
-        )  # fmt: skip
+            name,
+            base=value if is_instance else None,
+            function=function,
+        )
     if (found := owner.find(name)) is not None:
         return found
     if owner.is_module and (name in rules.LAYER_METHODS or name == "training"):
@@ -229,8 +246,11 @@ def _of_unknown(value: Value, name: str, defined: Collection[str]) -> Value:
     if name.startswith(rules.LAYER_TENSORS):
         return UNKNOWN
     if name in rules.COMPUTING or name in ("forward", "linalg", "fft", "special", "ops"):
-        raise Refusal(OPERATOR, f".{name} computes with torch; {INTO_KERNEL}. (A method of your own "
-                      "of this name needs another one.)")  # fmt: skip
+        raise Refusal(
+            OPERATOR,
+            f".{name} computes with torch; {INTO_KERNEL}. (A method of your own "
+            "of this name needs another one.)",
+        )
     raise Refusal(STATIC, f".{name} is not on the list of allowed attributes")
 
 

@@ -75,12 +75,18 @@ class Caller:
             case Kind.EXTENSION:
                 return Value(Kind.RESULT) if arguments.have(Kind.TENSOR) else UNKNOWN
             case Kind.LAYER:
-                raise Refusal(OPERATOR, "calling an nn layer computes with torch; layers may only hold "
-                              f"parameters (pass .weight and .bias to the extension): {INTO_KERNEL}")  # fmt: skip
+                raise Refusal(
+                    OPERATOR,
+                    "calling an nn layer computes with torch; layers may only hold "
+                    f"parameters (pass .weight and .bias to the extension): {INTO_KERNEL}",
+                )
             case Kind.LAYER_CLASS:
                 if not scope.constructor:
-                    raise Refusal(STATIC, f"nn.{target.name} is constructed outside __init__; construct "
-                                  "layers in __init__ to hold parameters, and never call them")  # fmt: skip
+                    raise Refusal(
+                        STATIC,
+                        f"nn.{target.name} is constructed outside __init__; construct "
+                        "layers in __init__ to hold parameters, and never call them",
+                    )
                 if target.name in ("ParameterList", "ParameterDict"):
                     return TENSORS
                 return Value(Kind.LAYER, target.name)
@@ -104,9 +110,8 @@ class Caller:
         if base.kind is Kind.LAYER and name in ("eval", "train", "requires_grad_"):
             return base
         self._callbacks(arguments)
-        if base.kind in (Kind.CONTAINER, Kind.UNKNOWN, Kind.OTHER) and name == "sort":
-            if holds(base, Kind.TENSOR):
-                raise Refusal(OPERATOR, f"sorting tensors compares them with torch; {INTO_KERNEL}")
+        if name == "sort" and base.kind is Kind.CONTAINER and holds(base, Kind.TENSOR):
+            raise Refusal(OPERATOR, f"sorting tensors compares them with torch; {INTO_KERNEL}")
         if base.kind in (Kind.TENSOR, Kind.RESULT) and name == "view" and _retypes(arguments):
             raise Refusal(STATIC, ".view(dtype) reinterprets bits; do that in the kernel")
         return method_result(base, name, len(arguments.all()))
@@ -149,8 +154,11 @@ class Caller:
             if name in rules.COMPUTING_BUILTINS:
                 raise Refusal(OPERATOR, f"{name}() on a tensor computes with torch; {INTO_KERNEL}")
             if name in rules.READING_BUILTINS and first.kind is Kind.TENSOR:
-                raise Refusal(STATIC, f"{name}() of a tensor reads its values; pass the tensor to the "
-                              "extension and read it in the kernel")  # fmt: skip
+                raise Refusal(
+                    STATIC,
+                    f"{name}() of a tensor reads its values; pass the tensor to the "
+                    "extension and read it in the kernel",
+                )
         self._callbacks(arguments)
         if name in rules.NUMBER_BUILTINS:
             return NUMBER
@@ -215,8 +223,11 @@ class Caller:
 def _refuse_layers(name: str, arguments: Arguments) -> None:
     """A layer that is handed to a function may be called by it."""
     if any(value.kind is Kind.LAYER for value in arguments.all()):
-        raise Refusal(OPERATOR, f"{name} is given an nn layer, which it may call; layers only hold "
-                      f"parameters: {INTO_KERNEL}")  # fmt: skip
+        raise Refusal(
+            OPERATOR,
+            f"{name} is given an nn layer, which it may call; layers only hold "
+            f"parameters: {INTO_KERNEL}",
+        )
 
 
 def _type(value: Value, arguments: Arguments) -> Value:
@@ -265,8 +276,11 @@ def _torch(name: str, arguments: Arguments, scope: Scope) -> Value:
             raise Refusal(STATIC, f"nn.{name} is constructed outside __init__")
         return TENSOR
     if name in rules.TORCH_INITIAL and not scope.constructor:
-        raise Refusal(OPERATOR, f"torch.{name} computes with torch; allocate with torch.empty and let "
-                      "the kernel write the values")  # fmt: skip
+        raise Refusal(
+            OPERATOR,
+            f"torch.{name} computes with torch; allocate with torch.empty and let "
+            "the kernel write the values",
+        )
     if "out" in arguments.keywords:
         raise Refusal(OPERATOR, f"torch.{name}(out=...) writes with torch; {INTO_KERNEL}")
     return TENSORS if name in rules.VIEW_LISTS else TENSOR
@@ -310,5 +324,3 @@ def _element(value: Value) -> Value:
     if value.kind is Kind.LAYER:
         return Value(Kind.LAYER, "child")
     return (value.element or UNKNOWN) if value.kind is Kind.CONTAINER else UNKNOWN
-
-

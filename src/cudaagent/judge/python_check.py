@@ -1,9 +1,9 @@
 """Walks ``model_new.py`` and applies the rules, following values through the program.
 
 Nothing of the file is run. Statements are followed in order, branches are joined, loops are walked
-twice, and a function of the file is walked again for every combination of argument kinds that it is
-called with. A walk that grows beyond a limit is refused. What stays unknown is allowed: an operator
-is refused only where an operand is a tensor on some path that was followed.
+twice, and a function of the file is walked again for every combination of argument kinds that it
+is called with. A walk that grows beyond a limit is refused. What stays unknown is allowed: an
+operator is refused only where an operand is a tensor on some path that was followed.
 """
 
 from __future__ import annotations
@@ -163,8 +163,14 @@ class Checker(Expressions):
             return UNKNOWN
         self._memo[key] = UNKNOWN
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        scope = Scope("function", function.scope, {}, bound_names(body) | parameter_names(node.args),
-                      function.owner, constructor)  # fmt: skip
+        scope = Scope(
+            "function",
+            function.scope,
+            {},
+            bound_names(body) | parameter_names(node.args),
+            function.owner,
+            constructor,
+        )
         self._bind_parameters(node.args, values, scope, described=described, arguments=arguments)
         line, before, self._constructs = self._line, self._constructs, constructor
         self._depth += 1
@@ -378,8 +384,10 @@ class Checker(Expressions):
         if module == rules.EXTENSION or module in rules.MODULES:
             return
         if module.startswith("torch."):
-            self._refuse(f"import {module} is not allowed; of torch only torch, torch.nn and "
-                         "torch.nn.functional may be imported")  # fmt: skip
+            self._refuse(
+                f"import {module} is not allowed; of torch only torch, torch.nn and "
+                "torch.nn.functional may be imported"
+            )
         names = ", ".join(sorted(name for name in rules.MODULES if "." not in name))
         self._refuse(f"import {module} is not allowed; allowed are {names} and {rules.EXTENSION}")
 
@@ -426,9 +434,9 @@ class Checker(Expressions):
     def _refuse_definition(self, name: str, owner: ClassInfo | None) -> None:
         if name.startswith("__") and (owner is None or name not in rules.DUNDER_METHODS):
             self._refuse(f"defining {name} is not allowed")
-        if owner is not None and owner.is_module:
-            if name in rules.MODULE_RESERVED or name == "__call__":
-                self._refuse(f"{name} belongs to nn.Module; the judge relies on it, rename yours")
+        reserved = name in rules.MODULE_RESERVED or name == "__call__"
+        if owner is not None and owner.is_module and reserved:
+            self._refuse(f"{name} belongs to nn.Module; the judge relies on it, rename yours")
 
     def _define_class(self, node: ast.ClassDef, scope: Scope) -> None:
         bases: list[ClassInfo] = []
@@ -441,8 +449,11 @@ class Checker(Expressions):
             elif value.kind is Kind.LAYER_CLASS and value.name == "Module":
                 is_module = True
             elif value.kind is Kind.LAYER_CLASS or value.name == "torch.Tensor":
-                self._refuse(f"class {node.name} inherits from a torch class; inherit from nn.Module "
-                             "and hold parameters", OPERATOR if value.kind is Kind.LAYER_CLASS else STATIC)  # fmt: skip
+                self._refuse(
+                    f"class {node.name} inherits from a torch class; inherit from nn.Module "
+                    "and hold parameters",
+                    OPERATOR if value.kind is Kind.LAYER_CLASS else STATIC,
+                )
         for keyword in node.keywords:
             value = self.value(keyword.value, scope)
             if keyword.arg == "metaclass" and value.name not in ("abc.ABCMeta", "enum.EnumMeta"):

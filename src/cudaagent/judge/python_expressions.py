@@ -1,7 +1,7 @@
 """Follows the expressions of ``model_new.py`` and applies the rules to them.
 
-Nothing of the file is run. ``python_check`` adds statements, definitions and calls of the file's own
-functions.
+Nothing of the file is run. ``python_check`` adds statements, definitions and calls of the file's
+own functions.
 """
 
 from __future__ import annotations
@@ -115,11 +115,13 @@ class Expressions(ABC):
 
     def _operate(self, what: str, operands: Sequence[Value]) -> None:
         if any(operand.kind is Kind.TENSOR for operand in operands):
-            self._refuse(f"{what} on a tensor computes with torch; {INTO_KERNEL}. (If the operand is "
-                         "a number, annotate the argument, such as n: int.)", OPERATOR)  # fmt: skip
+            text = f"{what} on a tensor computes with torch; {INTO_KERNEL}"
+            self._refuse(f"{text} (an argument that is a number: annotate it, n: int)", OPERATOR)
         if any(operand.kind is Kind.RESULT for operand in operands):
-            self._refuse(f"{what} on what cuda_extension returned computes with torch; do it in the "
-                         "kernel (if it is a number, write int(...) around the call)", OPERATOR)  # fmt: skip
+            text = (
+                f"{what} on what cuda_extension returned computes with torch; do it in the kernel"
+            )
+            self._refuse(f"{text} (a number: write int(...) around the call)", OPERATOR)
 
     def _iterate(self, value: Value) -> Value:
         if value.kind is Kind.TENSOR:
@@ -319,9 +321,10 @@ class Expressions(ABC):
 
     def _binary(self, node: ast.BinOp, left: Value, right: Value, scope: Scope) -> Value:
         kinds = {left.kind, right.kind}
-        if Kind.TENSOR in kinds and scope.constructor and kinds <= {Kind.TENSOR, Kind.NUMBER}:
-            if isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div) and Kind.NUMBER in kinds:
-                return TENSOR
+        linear = isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div)
+        if scope.constructor and linear and kinds == {Kind.TENSOR, Kind.NUMBER}:
+            # An initial value, such as torch.randn(n) * 0.02; the judge overwrites it.
+            return TENSOR
         symbol = _SYMBOLS.get(type(node.op), "this operator")
         self._operate(f"`{symbol}`", [left, right])
         if left.kind is Kind.NUMBER and right.kind is Kind.NUMBER:
@@ -376,7 +379,7 @@ class Expressions(ABC):
             return base if base.kind in (Kind.LIBRARY, Kind.BUILTIN) else UNKNOWN
         if isinstance(node.slice, ast.Slice):
             return sequence(base.element or UNKNOWN)
-        if base.items is not None and (position := constant_index(node.slice)) is not None:
-            if -len(base.items) <= position < len(base.items):
-                return base.items[position]
+        items, position = base.items or (), constant_index(node.slice)
+        if position is not None and -len(items) <= position < len(items):
+            return items[position]
         return base.element or UNKNOWN

@@ -102,7 +102,9 @@ def defined_attributes(tree: ast.Module) -> frozenset[str]:
                 names.add(name)
             case ast.Call(func=ast.Name(id="namedtuple") | ast.Attribute(attr="namedtuple")):
                 texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
-                names.update(*(text.replace(",", " ").split() for text in texts if isinstance(text, str)))
+                names.update(
+                    *(text.replace(",", " ").split() for text in texts if isinstance(text, str))
+                )
             case _:
                 pass
     return frozenset(names)

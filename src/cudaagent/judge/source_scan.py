@@ -1,9 +1,10 @@
 """Scans the C++ and CUDA sources of a submission for what has no place in a kernel.
 
-Advice with clear messages: the text says early what the sandbox, the symbol table and the zones enforce
-later. Comments and literals are removed by a tokeniser that knows line continuations, raw strings and
-digraphs. Names that mean other things too (``write``, ``bind``) are refused only where they are called
-and the file does not define them. Not covered: names that the preprocessor pastes together.
+Advice with clear messages: the text says early what the sandbox, the symbol table and the zones
+enforce later. Comments and literals are removed by a tokeniser that knows line continuations, raw
+strings and digraphs. Names that mean other things too (``write``, ``bind``) are refused only where
+they are called and the file does not define them. Not covered: names that the preprocessor pastes
+together.
 """
 
 from __future__ import annotations
@@ -37,20 +38,21 @@ SUFFIXES = (
 )
 
 STANDARD_HEADERS = _words(
-    "algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono "
-    "cinttypes climits cmath compare complex concepts condition_variable cstdarg cstddef cstdint "
-    "cstdio cstdlib cstring ctime deque exception execution forward_list functional future "
-    "initializer_list iomanip ios iosfwd iostream istream iterator latch limits list map memory "
-    "memory_resource mutex new numbers numeric optional ostream queue random ranges ratio semaphore "
-    "set shared_mutex span sstream stack stdexcept stop_token streambuf string string_view thread "
-    "tuple type_traits typeindex typeinfo unordered_map unordered_set utility valarray variant vector "
-    "version assert.h ctype.h errno.h fenv.h float.h inttypes.h limits.h math.h memory.h stdarg.h "
-    "stdbool.h stddef.h stdint.h stdio.h stdlib.h string.h time.h stdalign.h stdatomic.h"
+    "algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv "
+    "chrono cinttypes climits cmath compare complex concepts condition_variable cstdarg cstddef "
+    "cstdint cstdio cstdlib cstring ctime deque exception execution forward_list functional "
+    "future initializer_list iomanip ios iosfwd iostream istream iterator latch limits list map "
+    "memory memory_resource mutex new numbers numeric optional ostream queue random ranges ratio "
+    "semaphore set shared_mutex span sstream stack stdexcept stop_token streambuf string "
+    "string_view thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility "
+    "valarray variant vector version assert.h ctype.h errno.h fenv.h float.h inttypes.h limits.h "
+    "math.h memory.h stdarg.h stdbool.h stddef.h stdint.h stdio.h stdlib.h string.h time.h "
+    "stdalign.h stdatomic.h"
 )
 COMPILER_HEADERS = _words(
     "omp.h immintrin.h x86intrin.h emmintrin.h xmmintrin.h pmmintrin.h tmmintrin.h smmintrin.h "
-    "nmmintrin.h wmmintrin.h avxintrin.h avx2intrin.h fmaintrin.h f16cintrin.h mmintrin.h arm_neon.h "
-    "arm_sve.h arm_acle.h"
+    "nmmintrin.h wmmintrin.h avxintrin.h avx2intrin.h fmaintrin.h f16cintrin.h mmintrin.h "
+    "arm_neon.h arm_sve.h arm_acle.h"
 )
 CUDA_HEADERS = _words(
     "cuda.h cuda_runtime.h cuda_runtime_api.h cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_pipeline.h "
@@ -63,21 +65,23 @@ TORCH_PREFIXES = ("torch/", "ATen/", "c10/")
 BINDING_HEADERS = _words("binding_registry.h ../binding_registry.h")
 
 ALWAYS = _words(
-    "popen vfork execl execle execlp execv execve execveat execvp execvpe fexecve dlopen dlsym dlmopen "
-    "dlvsym dl_iterate_phdr ptrace process_vm_readv process_vm_writev mprotect pkey_mprotect mremap "
-    "posix_spawn posix_spawnp prctl unshare setns memfd_create shm_open fopen fopen64 freopen fdopen "
-    "mkstemp secure_getenv setenv unsetenv putenv clearenv environ __environ sigaction sigprocmask "
-    "perf_event_open pidfd_open pidfd_getfd userfaultfd _r_debug link_map __libc_dlopen_mode "
-    "cudaIpcGetMemHandle cudaIpcOpenMemHandle cuIpcGetMemHandle cuIpcOpenMemHandle cudaDeviceReset "
-    "cudaDeviceSetLimit cudaCtxResetPersistingL2Cache cudaProfilerStart cudaProfilerStop getauxval "
-    "__builtin_ia32_rdpkru basic_ofstream basic_ifstream ofstream ifstream fstream filebuf"
+    "popen vfork execl execle execlp execv execve execveat execvp execvpe fexecve dlopen dlsym "
+    "dlmopen dlvsym dl_iterate_phdr ptrace process_vm_readv process_vm_writev mprotect "
+    "pkey_mprotect mremap posix_spawn posix_spawnp prctl unshare setns memfd_create shm_open "
+    "fopen fopen64 freopen fdopen mkstemp secure_getenv setenv unsetenv putenv clearenv environ "
+    "__environ sigaction sigprocmask perf_event_open pidfd_open pidfd_getfd userfaultfd _r_debug "
+    "link_map __libc_dlopen_mode cudaIpcGetMemHandle cudaIpcOpenMemHandle cuIpcGetMemHandle "
+    "cuIpcOpenMemHandle cudaDeviceReset cudaDeviceSetLimit cudaCtxResetPersistingL2Cache "
+    "cudaProfilerStart cudaProfilerStop getauxval __builtin_ia32_rdpkru basic_ofstream "
+    "basic_ifstream ofstream ifstream fstream filebuf"
 )
 CALLED = _words(
-    "system fork clone clone3 kill tgkill raise signal socket connect bind listen accept send sendto "
-    "sendmsg recv recvfrom recvmsg open open64 openat creat read write pread pwrite exit _exit _Exit "
-    "quick_exit at_quick_exit atexit syscall mmap mmap64 munmap remove rename unlink chmod chown "
-    "getenv setjmp longjmp siglongjmp sigsetjmp dup dup2 pipe fcntl ioctl waitpid setrlimit setpriority "
-    "sched_setaffinity sched_setscheduler pthread_create pthread_kill pthread_setaffinity_np"
+    "system fork clone clone3 kill tgkill raise signal socket connect bind listen accept send "
+    "sendto sendmsg recv recvfrom recvmsg open open64 openat creat read write pread pwrite exit "
+    "_exit _Exit quick_exit at_quick_exit atexit syscall mmap mmap64 munmap remove rename unlink "
+    "chmod chown getenv setjmp longjmp siglongjmp sigsetjmp dup dup2 pipe fcntl ioctl waitpid "
+    "setrlimit setpriority sched_setaffinity sched_setscheduler pthread_create pthread_kill "
+    "pthread_setaffinity_np"
 )
 _IN_STD = _words(
     "system exit _Exit quick_exit at_quick_exit atexit raise signal rename getenv longjmp"
@@ -86,11 +90,12 @@ _BEFORE_CALL = _words(
     "return else do case throw co_return co_await co_yield goto new delete not and or"
 )
 _TORCH_NAMES = _words(
-    "Tensor empty empty_like empty_strided zeros zeros_like ones ones_like full full_like TensorOptions "
-    "ScalarType IntArrayRef ArrayRef OptionalTensorRef Device DeviceType DeviceGuard cuda kFloat kFloat32 "
-    "kFloat64 kDouble kHalf kFloat16 kBFloat16 kInt kInt32 kLong kInt64 kShort kChar kByte kBool kCUDA "
-    "kCPU Half BFloat16 Layout MemoryFormat Dtype dtype device layout Library optional python "
-    "getCurrentCUDAStream opmath_type acc_type nullopt indexing"
+    "Tensor empty empty_like empty_strided zeros zeros_like ones ones_like full full_like "
+    "TensorOptions ScalarType IntArrayRef ArrayRef OptionalTensorRef Device DeviceType "
+    "DeviceGuard cuda kFloat kFloat32 kFloat64 kDouble kHalf kFloat16 kBFloat16 kInt kInt32 kLong "
+    "kInt64 kShort kChar kByte kBool kCUDA kCPU Half BFloat16 Layout MemoryFormat Dtype dtype "
+    "device layout Library optional python getCurrentCUDAStream opmath_type acc_type nullopt "
+    "indexing"
 )
 _ASM = _words("asm __asm__ __asm")
 _ASM_REFUSED = re.compile(
@@ -247,8 +252,12 @@ def _check_include(
     if torch_binding and (header in BINDING_HEADERS or header.startswith(TORCH_PREFIXES)):
         return
     if header.startswith("/") or ".." in header.split("/") or "\\" in header:
-        raise _Finding("static-check", number, f"#include {header}: absolute paths and .. are not "
-                       "allowed; own headers lie in kernels/")  # fmt: skip
+        raise _Finding(
+            "static-check",
+            number,
+            f"#include {header}: absolute paths and .. are not "
+            "allowed; own headers lie in kernels/",
+        )
     if quoted:
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(path), header))
         if beside in paths or f"kernels/{header}" in paths:
@@ -258,13 +267,21 @@ def _check_include(
     if header.startswith(LIBRARY_PREFIXES):
         return
     if header.startswith(TORCH_PREFIXES) or header == "pybind11/pybind11.h":
-        raise _Finding("static-check", number, f"#include <{header}>: torch's headers are not available "
-                       "here; take tvm::ffi::TensorView arguments (#include <tvm/ffi/tvm_ffi.h>) and "
-                       "allocate outputs in model_new.py")  # fmt: skip
+        raise _Finding(
+            "static-check",
+            number,
+            f"#include <{header}>: torch's headers are not available "
+            "here; take tvm::ffi::TensorView arguments (#include <tvm/ffi/tvm_ffi.h>) and "
+            "allocate outputs in model_new.py",
+        )
     where = " and not in kernels/" if quoted else ""
-    raise _Finding("static-check", number, f"#include {header} is not on the list{where}: the C++ standard "
-                   "library (without files and signals), tvm/ffi/*, dlpack/*, omp.h, immintrin.h, CUDA's "
-                   "headers and own headers in kernels/ are")  # fmt: skip
+    raise _Finding(
+        "static-check",
+        number,
+        f"#include {header} is not on the list{where}: the C++ standard "
+        "library (without files and signals), tvm/ffi/*, dlpack/*, omp.h, immintrin.h, CUDA's "
+        "headers and own headers in kernels/ are",
+    )
 
 
 def _check_operators(found: Sequence[Token], torch_binding: bool) -> None:
@@ -274,8 +291,11 @@ def _check_operators(found: Sequence[Token], torch_binding: bool) -> None:
             continue
         if torch_binding and third.text in _TORCH_NAMES:
             continue
-        raise _Finding("forbidden-operator", first.line, f"{first.text}::{third.text}: ATen must not "
-                       "compute; write the loop or kernel yourself")  # fmt: skip
+        raise _Finding(
+            "forbidden-operator",
+            first.line,
+            f"{first.text}::{third.text}: ATen must not compute; write the loop or kernel yourself",
+        )
 
 
 def _check_names(found: Sequence[Token]) -> None:
@@ -299,8 +319,12 @@ def _check_names(found: Sequence[Token]) -> None:
                 "static-check", token.line, f"{token.text} is not allowed; write #pragma"
             )
         if token.text.strip("_") in _ATTRIBUTES and _in_attribute(significant, position):
-            raise _Finding("static-check", token.line, f"attribute {token.text} runs code at load time; "
-                           "a kernel's work belongs in its function")  # fmt: skip
+            raise _Finding(
+                "static-check",
+                token.line,
+                f"attribute {token.text} runs code at load time; "
+                "a kernel's work belongs in its function",
+            )
 
 
 def _why(name: str) -> str:
@@ -350,8 +374,12 @@ def _check_assembly(found: Sequence[Token], position: int) -> None:
             break
     match = _ASM_REFUSED.search(text)
     if match is not None:
-        raise _Finding("static-check", found[position].line, f"inline assembly with {match.group()!r} is not "
-                       "allowed; compute with intrinsics or plain C++")  # fmt: skip
+        raise _Finding(
+            "static-check",
+            found[position].line,
+            f"inline assembly with {match.group()!r} is not "
+            "allowed; compute with intrinsics or plain C++",
+        )
 
 
 def _in_attribute(found: Sequence[Token], position: int) -> bool:

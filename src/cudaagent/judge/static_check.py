@@ -1,14 +1,14 @@
 """What is refused before anything runs: early, cheap, with a sentence that says what to do.
 
-This layer explains; the zones of the judge are what is relied on. Runs in the judge's process and in
-the workspace's gateway; parses text and bytes and never runs them.
+This layer explains; the zones of the judge are what is relied on. Runs in the judge's process and
+in the workspace's gateway; parses text and bytes and never runs them.
 
-``forbidden-operator`` is a computing operator of torch or ATen, ``static-check`` every other refusal.
-Types are inferred, and an operator is refused only where an operand is a tensor for sure. What remains
-for the layers that watch the run: values whose type cannot be inferred (a parameter that is annotated
-as an int but is a tensor, entries of dictionaries with mixed values), functions that are reached
-through such values, names that the C++ preprocessor pastes together, and anything that native code
-does without an imported symbol.
+``forbidden-operator`` is a computing operator of torch or ATen, ``static-check`` every other
+refusal. Types are inferred, and an operator is refused only where an operand is a tensor for sure.
+What remains for the layers that watch the run: values whose type cannot be inferred (a parameter
+that is annotated as an int but is a tensor, entries of dictionaries with mixed values), functions
+that are reached through such values, names that the C++ preprocessor pastes together, and anything
+that native code does without an imported symbol.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def check_model_new(source: str) -> Failure | None:
     """Check ``model_new.py`` against the allow-list on its syntax tree.
 
     Returns:
-        None, or ``forbidden-operator`` or ``static-check`` with the line, the rule and what to write
-        instead.
+        None, or ``forbidden-operator`` or ``static-check`` with the line, the rule and what to
+        write instead.
     """
     if len(source) > MAX_SOURCE_BYTES:
         return _failure("static-check", 1, f"the file is larger than {MAX_SOURCE_BYTES >> 10} KiB")
