@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ import pytest
 from doubles import SOURCE, TextCompiler, TextJudge, bash, write
 
 from cudaagent.agent.episode import EpisodeSpec
-from cudaagent.agent.rollout import remove_tree, run_episodes
+from cudaagent.agent.rollout import remove_tree, run_episodes, sweep
 from cudaagent.agent.settings import AgentSettings
 from cudaagent.agent.trajectory import ExitReason, Trajectory
 from cudaagent.errors import UserError
@@ -94,7 +96,7 @@ def test_a_batch_ends_in_order_and_leaves_nothing_behind() -> None:
     assert wrong.startswith("VERIFY FAILED: wrong-values\n")
     assert wrong.endswith("\nexit status 1")
     left = set(os.listdir(tempfile.gettempdir())) - before
-    assert not [name for name in left if name.startswith("cudaagent-") and "lease" not in name]
+    assert not [name for name in left if name.startswith(f"cudaagent-rollout-{os.getpid()}")]
     # The launcher of sandboxes stays for the next batch.
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
     assert not [t.name for t in threading.enumerate() if t.name.startswith("gateway")]
@@ -167,8 +169,25 @@ def test_a_policys_error_comes_out_and_leaves_nothing_behind() -> None:
     with pytest.raises(UserError, match="no more words"):
         rollout(specs(2), FakePolicy(fail))
     left = set(os.listdir(tempfile.gettempdir())) - before
-    assert not [name for name in left if name.startswith("cudaagent-") and "lease" not in name]
+    assert not [name for name in left if name.startswith(f"cudaagent-rollout-{os.getpid()}")]
     assert not [t.name for t in threading.enumerate() if t.name.startswith("gateway")]
+
+
+def test_the_weak_sandbox_serves_as_well() -> None:
+    (done,) = rollout(specs(1), FakePolicy(speak), sandbox=SandboxSettings(backend="process"))
+    assert (done.reward, done.drop_reason, len(done.turns)) == (1.0, None, 4)
+
+
+def test_what_a_killed_rollout_left_is_swept() -> None:
+    code = "import os, sys; print(os.getpid())"
+    gone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    left = Path(tempfile.mkdtemp(prefix=f"cudaagent-rollout-{int(gone.stdout)}-"))
+    (left / "0/kernels").mkdir(parents=True)
+    mine = Path(tempfile.mkdtemp(prefix=f"cudaagent-rollout-{os.getpid()}-"))
+    sweep()
+    assert not left.exists()
+    assert mine.exists()
+    mine.rmdir()
 
 
 def test_no_episodes_are_no_trajectories() -> None:

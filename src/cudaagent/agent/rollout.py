@@ -3,7 +3,7 @@
 Runs in a rollout worker or a plain script. Lockstep: one ``policy.generate`` for all episodes that
 wait for an answer, then the tools of each in a small thread pool, and again; an episode that has
 ended is judged meanwhile. Every episode has a workspace and a sandbox of its own, which are gone
-when its trajectory is returned.
+when its trajectory is returned; what a ``kill -9`` left is swept when the next batch starts.
 
 Invariants: the trajectories come back in the order of their specifications, one each; with a
 deterministic policy they are the same every time, up to times measured. ``policy.start`` and
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -44,6 +45,7 @@ from cudaagent.sandbox.settings import SandboxSettings
 from cudaagent.toolchain.compiler import Compiler
 from cudaagent.workspace.workspace import Workspace
 
+_PREFIX = "cudaagent-rollout-"
 TOOL_THREADS = 4
 JUDGE_THREADS = 4
 Progress = Callable[[Trajectory], None]
@@ -97,7 +99,8 @@ def run_episodes(
     around = Surroundings(
         _OneAtATime(policy), compiler, judge, agent, sandbox, target, reward_of, lease
     )
-    root = Path(tempfile.mkdtemp(prefix="cudaagent-")).resolve()
+    sweep()
+    root = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")).resolve()
     # Sandboxes run as other users, who must pass through but need not look around.
     root.chmod(0o711)
     try:
@@ -270,6 +273,16 @@ def _never_began(spec: EpisodeSpec, message: str) -> Trajectory:
         verdict=failed("infrastructure", "system", message),
         drop_reason=str(ExitReason.SANDBOX_LOST),
     )
+
+
+def sweep() -> None:
+    """Remove the workspaces of rollouts of our user whose process was killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        found = re.match(rf"{_PREFIX}(\d+)-", path.name)
+        with contextlib.suppress(FileNotFoundError):
+            ours = path.lstat().st_uid == os.getuid()
+            if found and ours and not Path(f"/proc/{found.group(1)}").exists():
+                remove_tree(path)
 
 
 def remove_tree(directory: Path) -> None:
