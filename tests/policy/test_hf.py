@@ -36,6 +36,15 @@ OTHER_TEMPLATE = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Small products are faster on one thread, and tests share the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return train_tokenizer(TEXTS, vocab=SHAPE.vocab)

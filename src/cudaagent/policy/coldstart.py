@@ -67,11 +67,11 @@ class ColdStartSettings:
     """Decides tasks, weights, order and evaluation draws."""
     compositions: int = 20000
     """Training compositions; each is shown in all its variants."""
-    steps: int = 12000
+    steps: int = 8000
     """Optimizer steps."""
     batch_tokens: int = 32768
     """Tokens of one step, padding included."""
-    lr: float = 3e-3
+    lr: float = 4e-3
     """Peak learning rate; linear warm-up, then a cosine down to zero."""
     warmup: int = 200
     """Steps of warm-up."""
@@ -79,7 +79,7 @@ class ColdStartSettings:
     """AdamW, on matrices."""
     evaluate_every: int = 2000
     """Steps between evaluations, after each of which the state is saved."""
-    evaluate_tasks: int = 256
+    evaluate_tasks: int = 400
     """Held-out compositions in an evaluation, one conversation each."""
     vocab: int = 768
     """Largest vocabulary; it shrinks until kernels have at most four characters a token."""
@@ -152,7 +152,8 @@ def cold_start(
         f"{len(tokenizer)}, {density:.2f} characters a token on kernels"
     )
     shape = dataclasses.replace(settings.shape, vocab=len(tokenizer))
-    model = create_model(tokenizer, shape, settings.seed).to(device)
+    model: Any = create_model(tokenizer, shape, settings.seed)
+    model.to(device)
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {device}")
     state = out.with_name(f".{out.name}.state")
     _train(model, tokenizer, examples, heldout, settings, state, say)

@@ -35,7 +35,7 @@ _FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One conversation: task, assistant turns, and the tool results after all turns but the last."""
+    """One conversation: task, assistant turns, and the tool results between them."""
 
     source: str
     variant: str

@@ -144,15 +144,17 @@ def load_checkpoint(directory: str | Path, device: str = "cpu") -> tuple[Any, An
             f"checkpoint {directory}: no config.json in it; give a Hugging Face directory"
         )
     dtype = torch.float32 if device == "cpu" else "auto"
+    loaded: Any
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(directory)
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded = AutoModelForCausalLM.from_pretrained(
                 directory, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
             )
     except Exception as error:
         # Every library below raises its own kind for a broken file (safetensors, json, tokenizers).
         raise UserError(f"checkpoint {directory}: {_reason(error)}") from error
+    model, info = loaded
     if info["missing_keys"]:
         names = ", ".join(sorted(info["missing_keys"])[:3])
         raise UserError(f"checkpoint {directory}: weights are missing: {names}")

@@ -39,12 +39,12 @@ class SmallShape:
     """Sizes of the model; the defaults are those of the quickstart's checkpoint."""
 
     vocab: int = 768
-    hidden: int = 192
+    hidden: int = 128
     layers: int = 4
-    heads: int = 6
-    kv_heads: int = 2
+    heads: int = 4
+    kv_heads: int = 1
     head_size: int = 32
-    intermediate: int = 512
+    intermediate: int = 384
     positions: int = 8192
 
 
