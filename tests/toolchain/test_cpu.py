@@ -32,7 +32,7 @@ from cudaagent.workspace.submission import Submission
 EXPORT = '#define EXPORT extern "C" __attribute__((visibility("default")))\n'
 
 
-def toolchain(tmp_path: Path, build_s: float = 60.0, backend: str = "auto") -> CpuToolchain:
+def toolchain(tmp_path: Path, build_s: float = 300.0, backend: str = "auto") -> CpuToolchain:
     limits = LimitSettings(build_s=build_s)
     return CpuToolchain(tmp_path / "cache", limits, SandboxSettings(backend=backend))
 
