@@ -17,6 +17,7 @@ class CompileSandbox:
     """Stateless but for the object cache on disk; safe to restart at any moment."""
 
     def __init__(self, config: Config, target: str, cache_dir: str) -> None:
+        # The precompiled header is made beside other start-up work, not in the first build.
         self._toolchain = open_toolchain(
             target,
             cache_dir=Path(cache_dir),
@@ -24,6 +25,7 @@ class CompileSandbox:
             sandbox=config.sandbox,
             lease=TimingLease(),
         )
+        self._toolchain.prepare()
 
     def compile(self, submission: Submission) -> CompileResult:
         return self._toolchain.compile(submission)

@@ -114,7 +114,7 @@ def play(machinery: Machinery, policy: Policy, prompt: str = "short") -> Traject
 def test_the_teacher_solves_a_task(machinery: Machinery, prompt: str) -> None:
     done = play(machinery, TeacherPolicy(), prompt)
     results = [call.result for turn in done.turns for call in turn.calls]
-    assert results[2].startswith("BUILD OK (")
+    assert results[2].startswith("BUILD OK")
     assert results[3].startswith("VERIFY OK\n")
     assert (done.exit_reason, done.reward) == (ExitReason.SUBMITTED, 1.0)
     assert set(done.files) == {"kernels/kernel.cpp", "model_new.py"}

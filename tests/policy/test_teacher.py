@@ -216,7 +216,7 @@ def test_policy_plays_three_turns_from_any_prompt(prompt: str) -> None:
         assert turn.finish_reason == "stop"
         assert len(turn.token_ids) == len(turn.logprobs)
         texts.append(turn.text)
-        ids = np.concatenate([ids, turn.token_ids, policy.observe("BUILD OK (1.8 s)")])
+        ids = np.concatenate([ids, turn.token_ids, policy.observe("BUILD OK")])
     assert texts in [conversation(task.source, v) for v in variants(task.source)]
 
 

@@ -1,7 +1,8 @@
 """What the workspace's clients print: build, verification and profile results in few words.
 
 Runs on the trusted side; the texts go to the policy. The first line is short and stable, so that a
-policy can learn it: ``BUILD OK (1.8 s)``, ``BUILD FAILED``, ``VERIFY OK``,
+policy can learn it, and no measured time stands in what a build or a verification prints, so that
+equal seeds give equal trajectories: ``BUILD OK``, ``BUILD FAILED``, ``VERIFY OK``,
 ``VERIFY FAILED: <code>``, ``PROFILE: ...``.
 """
 
@@ -25,7 +26,6 @@ _WARNING_TEXT = {
     "nonstationary-clock": "nonstationary-clock: the device was throttled while timing",
     "mode-dependent": "mode-dependent: the model differs between train and eval; eval counts",
     "short-pass": "short-pass: timed passes were shorter than usual",
-    "reused": "reused: this very submission was judged before",
 }
 
 
@@ -33,7 +33,7 @@ def compile_text(result: CompileResult) -> str:
     """The outcome of one build."""
     diagnostics = result.diagnostics.strip()
     if result.ok:
-        lines = [f"BUILD OK ({result.seconds:.1f} s)"]
+        lines = ["BUILD OK"]
         if diagnostics:
             lines.append(diagnostics)
         return "\n".join(lines)
@@ -129,4 +129,7 @@ def _plain(value: Any) -> str:
 
 
 def _warnings(verdict: Verdict) -> list[str]:
-    return [f"warning {_WARNING_TEXT.get(code, code)}" for code in verdict.warnings]
+    # Whether a verdict was made just now or before is no news to the agent, and would make two runs
+    # of one seed differ.
+    shown = (code for code in verdict.warnings if code != "reused")
+    return [f"warning {_WARNING_TEXT.get(code, code)}" for code in shown]
