@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 class ProfilerPool:
     """Dispatches to free profilers in the order of arrival."""
 
-    def __init__(self, profilers: list[ray.actor.ActorHandle], config: Config, store: str) -> None:
-        self._profilers = profilers
+    def __init__(self, profilers: list[str], config: Config, store: str) -> None:
+        # By name: Ray restarts no actor whose arguments hold other actors' handles.
+        self._profilers = [ray.get_actor(name) for name in profilers]
         self._free: asyncio.Queue[int] = asyncio.Queue()
         for index in range(len(profilers)):
             self._free.put_nowait(index)

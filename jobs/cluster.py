@@ -15,14 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-# Ray 2.60 turns token authentication on by itself after the first local cluster; said explicitly,
-# every process of ours agrees on it. Both must be set before ray is imported.
-os.environ.setdefault("RAY_AUTH_MODE", "token")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# Workers of a local cluster are not niced: the judge's runners are their children, and a niced
-# runner waits for the raylet.
-os.environ.setdefault("RAY_worker_niceness", "0")
-
 import ray
 from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
@@ -60,7 +52,12 @@ def connect() -> None:
     """
     warnings.filterwarnings("ignore", module="ray")
     if inside_job():
-        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address="auto",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": {"OMP_WAIT_POLICY": "PASSIVE"}},
+        )
         return
     ray.init(
         address="local",
