@@ -29,10 +29,11 @@ _POLL_S = 0.05
 class Learner:
     """Starts stages and hands their step results to the driver."""
 
-    def __init__(self, config: Config, run_dir: str, buffer: ray.actor.ActorHandle) -> None:
+    def __init__(self, config: Config, run_dir: str, buffer: str) -> None:
         self._config = config
         self._run_dir = Path(run_dir)
-        self._buffer = buffer
+        # By name: Ray restarts no actor whose arguments hold other actors' handles.
+        self._buffer = ray.get_actor(buffer)
         self._results: dict[int, StepResult] = {}
         self._failure: str | None = None
         self._thread: threading.Thread | None = None

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from cudaagent.config import Config
-from cudaagent.judge.verdict import Baseline, Purpose, Verdict, failed
+from cudaagent.judge.verdict import SYSTEM_CODES, Baseline, Failure, Purpose, Verdict, failed
 from cudaagent.tasks.task import Task
 from cudaagent.toolchain.compiler import CompileResult
 from cudaagent.verdict_store import VerdictStore, policies_of
@@ -43,11 +43,20 @@ class ProfilerPool:
 
     async def prepare(self, task: Task) -> Baseline:
         """The task's baselines; every profiler prepares a task when it first meets it."""
-        index = await self._free.get()
-        try:
-            return await self._profilers[index].prepare.remote(task)
-        finally:
-            self._free.put_nowait(index)
+        for attempt in range(1 + _RETRIES):
+            index = await self._free.get()
+            try:
+                baseline: Baseline = await self._profilers[index].prepare.remote(task)
+            except RayActorError as error:
+                reason = f"profiler {index} died: {str(error)[-500:]}"
+                failure = Failure("infrastructure", "system", reason)
+                baseline = Baseline(task.id, failure, None, None)
+            finally:
+                self._free.put_nowait(index)
+            if baseline.failure is None or baseline.failure.code not in SYSTEM_CODES:
+                return baseline
+            log.warning("preparing %s failed (%d): %s", task.id, attempt, baseline.failure.message)
+        return baseline
 
     async def judge(
         self,

@@ -142,7 +142,7 @@ class Cluster:
         if self._learner_dir is not None:
             self.buffer = self._spawn(ReplayBuffer, name="buffer", threads=64, strategy=here)
             self.learner = self._spawn(
-                Learner, config, str(self._learner_dir), self.buffer, name="learner",
+                Learner, config, str(self._learner_dir), self._name("buffer"), name="learner",
                 threads=8, strategy=here,
             )  # fmt: skip
 

@@ -41,6 +41,7 @@ def make_tasks(config: Config, cluster: Cluster, run: RunDir) -> dict[str, list[
                     split=split,
                     kept=fit,
                     failure=baseline.failure.code if baseline.failure else None,
+                    message=baseline.failure.message if baseline.failure else None,
                     eager_ms=baseline.eager_ms,
                     compile_ms=baseline.compile_ms,
                 )
