@@ -18,7 +18,7 @@ from cudaagent.tasks.task import Task
 
 SPARE = 1.5
 """Candidates drawn for each task that is wanted; the filter drops some."""
-_DRAWS = 20_000
+_MIN_DRAWS, _MAX_DRAWS, _DRAWS_EACH = 3_000, 60_000, 30
 
 
 def candidates(settings: SynthesisSettings) -> tuple[list[Task], list[Task]]:
@@ -32,7 +32,9 @@ def candidates(settings: SynthesisSettings) -> tuple[list[Task], list[Task]]:
     """
     if not 1 <= settings.max_operators <= 3:
         raise UserError(f"synthesis.max_operators={settings.max_operators} is not 1, 2 or 3")
-    drawn = list(islice(draw(settings.seed, max_operators=settings.max_operators), _DRAWS))
+    wanted = _DRAWS_EACH * (settings.train + settings.heldout)
+    draws = min(max(wanted, _MIN_DRAWS), _MAX_DRAWS)
+    drawn = list(islice(draw(settings.seed, max_operators=settings.max_operators), draws))
     train = _spread((c for c in drawn if not c.heldout), settings.train, "train", repeats=True)
     heldout = _spread((c for c in drawn if c.heldout), settings.heldout, "heldout", repeats=False)
     return [render(c) for c in train], [render(c) for c in heldout]
@@ -70,7 +72,7 @@ def _spread(
         turn += 1
     if len(taken) < count:
         raise UserError(
-            f"synthesis.{key}={wanted} is more than the {len(taken)} compositions there are; "
-            f"lower it or raise synthesis.max_operators"
+            f"synthesis.{key}={wanted}: only {len(taken)} of the {count} candidates that the filter "
+            "needs could be composed; lower it or raise synthesis.max_operators"
         )
     return taken[:count]
