@@ -18,7 +18,7 @@ from cudaagent.tasks.task import Task
 
 SPARE = 1.5
 """Candidates drawn for each task that is wanted; the filter drops some."""
-_MIN_DRAWS, _MAX_DRAWS, _DRAWS_EACH = 3_000, 60_000, 30
+_MIN_DRAWS, _MAX_DRAWS, _DRAWS_EACH = 3_000, 40_000, 30
 
 
 def candidates(settings: SynthesisSettings) -> tuple[list[Task], list[Task]]:
@@ -72,7 +72,7 @@ def _spread(
         turn += 1
     if len(taken) < count:
         raise UserError(
-            f"synthesis.{key}={wanted}: only {len(taken)} of the {count} candidates that the filter "
-            "needs could be composed; lower it or raise synthesis.max_operators"
+            f"synthesis.{key}={wanted}: only {len(taken)} of the {count} candidates that the "
+            "filter needs could be composed; lower it or raise synthesis.max_operators"
         )
     return taken[:count]
