@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from cudaagent.judge.compare import (
     check_layout,
     compare,
 )
+from cudaagent.judge.facts import Case, TaskBulk, TaskFacts, aliased_input, case_values
 from cudaagent.judge.manifest import (
     ManifestError,
     Node,
@@ -48,7 +50,6 @@ from cudaagent.judge.process import (
 from cudaagent.judge.reference import Names, Shared, parse_names, read_leaves
 from cudaagent.judge.ring import Ring
 from cudaagent.judge.settings import LimitSettings
-from cudaagent.judge.study import Case, TaskBulk, TaskFacts, aliased_input, case_values
 from cudaagent.judge.verdict import Failure
 from cudaagent.judge.wire import memory_file
 
@@ -214,7 +215,9 @@ class Candidate:
         end: float,
     ) -> None:
         values = [self._call(bulk, case, slot, verified, end) for slot, case in enumerate(batch)]
-        addresses: set[int] = set()
+        addresses = Counter(
+            located.address for value in values for located in value.tensors if located.spec.numel
+        )
         for slot, (case, value) in enumerate(zip(batch, values, strict=True)):
             self._check_structure(value)
             with self._shared():
@@ -223,10 +226,9 @@ class Candidate:
             located = [value.tensors[index] for _, index in leaves(value.node)]
             failure = comparison.failure()
             if failure is not None:
-                used_again = any(t.address in addresses and t.spec.numel for t in located)
+                used_again = any(addresses[t.address] > 1 for t in located)
                 failure = self._explain(bulk, case, slot, arrays, failure, used_again, end)
                 raise CandidateFailed(failure)
-            addresses |= {t.address for t in located}
             pools[case.kind].add(comparison)
             verified.outputs = tuple(t.spec for t in located)
         self._request({"op": "release"}, "call")
@@ -299,7 +301,7 @@ class Candidate:
         """Tell an unstable output and a buffer that was used again from a plain wrong value."""
         if used_again:
             text = (
-                f"{failure.message}; an earlier output lies at the same address: outputs of several "
+                f"{failure.message}; another call's output lies at the same address: outputs of several "
                 "calls are alive at once, so allocate each with torch.empty in forward"
             )
             return Failure(failure.code, failure.stage, text, failure.evidence)

@@ -1,49 +1,41 @@
 """The local judge for the CPU target.
 
-Runs in the judge's process: it holds seeds, buffers, comparison and clock; it imports neither torch
+Runs in the judge's process: it holds seeds, buffers, comparison and clock, and imports neither torch
 nor anybody's code. Processes below it: the zygote, a reference runner, a null runner, and a candidate
-runner for the length of one judgement. One judgement at a time; callers must not hold the timing lease.
+runner for the length of one judgement. One judgement at a time; callers must not hold the timing
+lease.
 
 Invariants: every fault of candidate, task or system is a verdict, never an exception; nothing that a
 runner says is believed without bytes that the judge read or a clock that the judge holds; whatever
 happens, ``close`` (and the judge's own death) leaves no process behind.
 
 What an adversary with native code in the candidate runner can still do: let work run for the
-microseconds between "done" and the stop; exchange values of inputs after the fact by
-recognising them, as far as their pieces can be recognised for less than computing them costs; slow
-the whole machine, which slows all arms.
+microseconds between "done" and the stop; answer from a store of results when it recognises the
+pieces that an input was put together from for less than computing costs; slow the whole machine,
+which slows all arms.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import random
-import secrets
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import Any
 
 import numpy as np
 
 from cudaagent.errors import InfrastructureError, TaskError
-from cudaagent.judge.candidate import (
-    GROUP,
-    RUNNER_ERRORS,
-    Candidate,
-    CandidateFailed,
-    Verified,
-)
+from cudaagent.judge.candidate import GROUP, Candidate, CandidateFailed, Verified
 from cudaagent.judge.compare import Policy
 from cudaagent.judge.decision import arm_times
+from cudaagent.judge.facts import TaskBulk, TaskFacts
 from cudaagent.judge.floor import Bandwidth, floor_ms, measure_bandwidth
-from cudaagent.judge.passes import NULL, PassFailed, TimedArm, ring_bytes_limit
-from cudaagent.judge.process import Deadline, RunnerProcess, ZygoteProcess
+from cudaagent.judge.known import RUNNER_ERRORS, KnownTask, KnownTasks
+from cudaagent.judge.passes import PassFailed, Sample, TimedArm
 from cudaagent.judge.profile import (
     CANDIDATE,
     COMPILED,
@@ -51,36 +43,24 @@ from cudaagent.judge.profile import (
     Profile,
     Profiler,
     check_samples,
-    null_outputs,
 )
-from cudaagent.judge.reference import ReferenceHost, ReferenceRunner, raise_as_task_error
 from cudaagent.judge.reward import reward_of
-from cudaagent.judge.ring import PassShape, Ring, slot_stride
+from cudaagent.judge.ring import PassShape, slot_stride
+from cudaagent.judge.runners import Runners
 from cudaagent.judge.settings import JudgeSettings, LimitSettings
 from cudaagent.judge.static_check import check_submission, scan_library
-from cudaagent.judge.study import Study, TaskBulk, TaskFacts
 from cudaagent.judge.verdict import Baseline, Failure, Purpose, Verdict, failed
 from cudaagent.lease import TimingLease
-from cudaagent.sandbox.confine import best_backend
 from cudaagent.sandbox.settings import SandboxSettings
 from cudaagent.tasks.task import Task
 from cudaagent.toolchain.compiler import CompileResult
 from cudaagent.workspace.submission import Submission
 
 _VERIFY_SLOTS = 6
-_BULK_SHARE = 8
-"""One part in so many of the free memory may hold bulk of studied tasks."""
+_ABOVE_NOISE = 20.0
+"""A floor is believed only where a pass at the floor stands out of the hand-over's noise."""
 
-
-@dataclass(slots=True)
-class _Known:
-    """A studied task, or why it cannot be judged."""
-
-    facts: TaskFacts | None = None
-    failure: Failure | None = None
-    eager_ms: float | None = None
-    compile_ms: float | None = None
-    warnings: tuple[str, ...] = ()
+Seconds = dict[str, float]
 
 
 class LocalJudge:
@@ -102,27 +82,14 @@ class LocalJudge:
         """
         self._settings = judge
         self._limits = limits
-        self._sandbox = sandbox
         self._lease = lease or TimingLease("cpu")
-        self._seed = seed
         self._lock = threading.RLock()
-        self._threads = len(os.sched_getaffinity(0))
-        named = sandbox.backend in ("namespace", "process")
-        self._backend = sandbox.backend if named else best_backend()
         self._policy = Policy(judge.tolerance, judge.precision)
-        self._zygote = ZygoteProcess(threads=self._threads, output_bytes=limits.output_bytes)
-        self._ring = Ring(self._threads)
-        self._ring_limit = ring_bytes_limit(limits.host_memory_bytes)
-        self._references = ReferenceHost(
-            self._fork, self._ring, limits, self._shared, share=judge.share_reference
-        )
-        self._null: RunnerProcess | None = None
-        self._null_state: tuple[str, int, int] | None = None
-        self._known: dict[str, _Known] = {}
-        self._bulk: OrderedDict[str, TaskBulk] = OrderedDict()
+        self.runners = Runners(limits, sandbox, self._lease, share_reference=judge.share_reference)
+        self.tasks = KnownTasks(self.runners, judge, limits, self._lease, seed)
         self._bandwidth: Bandwidth | None = None
         self._closed = False
-        self.device = _device(self._threads)
+        self.device = _device(self.runners.threads)
 
     def __enter__(self) -> LocalJudge:
         return self
@@ -133,11 +100,9 @@ class LocalJudge:
     def close(self) -> None:
         """End every process and give the memory back; may be called twice."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._zygote.close()
-            self._ring.close()
+            if not self._closed:
+                self._closed = True
+                self.runners.close()
 
     def judge(
         self,
@@ -149,21 +114,17 @@ class LocalJudge:
     ) -> Verdict:
         """Judge one submission; see the protocol ``Judge``."""
         with self._lock:
-            seconds: dict[str, float] = {}
+            seconds: Seconds = {}
             start = time.perf_counter()
             try:
                 verdict = self._judge(task, submission, build, purpose, seconds)
             except CandidateFailed as error:
-                failure = error.failure
-                verdict = replace(
-                    failed(failure.code, failure.stage, failure.message), failure=failure
-                )
+                verdict = _from_failure(error.failure)
             except TaskError as error:
                 verdict = failed(error.code, "task", str(error))
             except InfrastructureError as error:
                 verdict = failed("infrastructure", "system", str(error))
-                self._references.drop()
-                self._drop_null()
+                self.runners.drop_all()
             seconds["total"] = time.perf_counter() - start
             return self._stamped(verdict, seconds)
 
@@ -171,10 +132,9 @@ class LocalJudge:
         """Study a task and time its baselines, once; see the protocol ``Judge``."""
         with self._lock:
             try:
-                known = self._timed(task)
+                known = self.tasks.timed(task)
             except InfrastructureError as error:
-                self._references.drop()
-                self._drop_null()
+                self.runners.drop_all()
                 failure = Failure("infrastructure", "system", str(error))
                 return Baseline(task.id, failure, None, None)
             return Baseline(
@@ -187,27 +147,20 @@ class LocalJudge:
         submission: Submission,
         build: CompileResult | None,
         purpose: Purpose,
-        seconds: dict[str, float],
+        seconds: Seconds,
     ) -> Verdict:
-        _raise(check_submission(submission))
-        _raise(_build_failure(submission, build))
+        library = _checked_library(submission, build)
         with _phase(seconds, "task"):
-            known = self._studied(task) if purpose == "verify" else self._timed(task)
+            known = self.tasks.studied(task) if purpose == "verify" else self.tasks.timed(task)
             if known.failure is not None:
-                return replace(
-                    failed(known.failure.code, "task", known.failure.message),
-                    failure=known.failure,
-                )
+                return _from_failure(known.failure)
             assert known.facts is not None
-            facts, bulk = known.facts, self._bulk_of(task, known.facts)
-        library = build.library if build is not None else None
-        if library is not None:
-            _raise(scan_library(library))
-        rng = self._rng()
+            facts, bulk = known.facts, self.tasks.bulk(task, known.facts)
+        rng = self.tasks.rng()
         with _phase(seconds, "fork"):
-            process = self._fork()
+            process = self.runners.fork()
         candidate = Candidate(
-            process, facts, self._ring, self._limits, self._policy, self._shared, rng
+            process, facts, self.runners.ring, self._limits, self._policy, self.runners.shared, rng
         )
         try:
             with _phase(seconds, "load"):
@@ -216,69 +169,61 @@ class LocalJudge:
                 verified = self._verify(candidate, facts, bulk)
             verdict = Verdict(
                 correct=True,
-                warnings=tuple(verified.warnings) + known.warnings,
+                warnings=(*verified.warnings, *known.warnings),
                 reference=facts.reference,
                 error_candidate=verified.error,
                 error_baseline=facts.scales["own"].baseline_ratio,
-                isolation=process.isolation,
-                evidence={"kinds": list(verified.kinds), "cases": len(bulk.cases)},
+                evidence={
+                    "kinds": list(verified.kinds),
+                    "cases": len(bulk.cases),
+                    "task_seed": facts.seed,
+                },
             )
             if purpose == "verify":
                 return verdict
-            return self._profiled(
-                task, candidate, facts, bulk, known, verified, verdict, rng, seconds
-            )
+            timing = _Timing(task, known, facts, bulk, candidate, verified)
+            return self._profiled(timing, verdict, rng, seconds)
         finally:
             candidate.close()
 
     def _verify(self, candidate: Candidate, facts: TaskFacts, bulk: TaskBulk) -> Verified:
         stride = slot_stride(facts.layout)
-        slots = max(1, min(_VERIFY_SLOTS, self._ring_limit // stride, len(bulk.cases)))
-        self._ring.ensure(slots * stride)
+        slots = max(1, min(_VERIFY_SLOTS, self.runners.ring_limit // stride, len(bulk.cases)))
+        self.runners.ring.ensure(slots * stride)
         candidate.bind(slots)
         return candidate.verify(bulk, slots)
 
     def _profiled(
-        self,
-        task: Task,
-        candidate: Candidate,
-        facts: TaskFacts,
-        bulk: TaskBulk,
-        known: _Known,
-        verified: Verified,
-        verdict: Verdict,
-        rng: random.Random,
-        seconds: dict[str, float],
+        self, of: _Timing, verdict: Verdict, rng: random.Random, seconds: Seconds
     ) -> Verdict:
-        profiler = self._profiler(facts, bulk, rng)
-        times = [verified.call_ms, known.eager_ms or 1.0, known.compile_ms or known.eager_ms or 1.0]
-        shape = profiler.shape(times)
-        runner = self._references.runner(task)
+        profiler = self.tasks.profiler(of.facts, of.bulk, rng)
+        eager_ms = of.known.eager_ms or 1.0
+        shape = profiler.shape([of.verified.call_ms, eager_ms, of.known.compile_ms or eager_ms])
         with _phase(seconds, "set-up"):
-            candidate.bind(shape.slots)
-            arms = {CANDIDATE: TimedArm(candidate.process, GROUP, verified.outputs)}
-            arms |= self._baseline_arms(task, runner, facts, shape)
+            of.candidate.bind(shape.slots)
+            arms = {CANDIDATE: TimedArm(of.candidate.process, GROUP, of.verified.outputs)}
+            try:
+                arms |= self.runners.baseline_arms(of.task, of.facts, shape)
+            except RUNNER_ERRORS as error:
+                raise InfrastructureError(f"the reference runner failed: {error}") from error
         try:
             with _phase(seconds, "timing"):
                 profile = profiler.candidate(arms, shape)
             with _phase(seconds, "samples"):
-                _raise(self._check(profile.samples, arms[CANDIDATE], facts, bulk, runner))
-                _raise(self._too_fast(profiler, arms, shape, profile, facts, bulk, runner))
-        except PassFailed as failed_pass:
-            if failed_pass.arm == CANDIDATE:
-                raise candidate.failed(failed_pass.error, "pass") from failed_pass
-            raise InfrastructureError(
-                f"a runner of the judge's own failed: {failed_pass}"
-            ) from None
+                _raise(self._check(profile.samples, arms[CANDIDATE], of))
+                _raise(self._too_fast(profiler, arms, shape, profile, of))
+        except PassFailed as error:
+            if error.arm == CANDIDATE:
+                raise of.candidate.failed(error.error, "pass") from error
+            raise InfrastructureError(f"a runner of the judge's own failed: {error}") from error
         except RUNNER_ERRORS as error:
             raise InfrastructureError(f"the reference runner failed: {error}") from error
-        return self._verdict(profile, verdict, verified)
+        return self._with_times(profile, verdict, of.verified)
 
-    def _verdict(self, profile: Profile, verdict: Verdict, verified: Verified) -> Verdict:
+    def _with_times(self, profile: Profile, verdict: Verdict, verified: Verified) -> Verdict:
         timing = profile.final
         decision = profile.decision
         launch_bound = "launch-bound" in profile.warnings and not self._settings.allow_launch_bound
-        reward = reward_of(decision, variant=self._settings.reward, launch_bound=launch_bound)
         compiled = decision.compile
         return replace(
             verdict,
@@ -289,21 +234,21 @@ class LocalJudge:
             candidate_cold_ms=verified.cold_ms if self._settings.weights == "frozen" else None,
             speedup_vs_eager=1.0 / decision.eager.value,
             speedup_vs_compile=1.0 / compiled.value if compiled is not None else None,
-            reward=reward,
+            reward=reward_of(decision, variant=self._settings.reward, launch_bound=launch_bound),
             evidence=verdict.evidence | profile.evidence(),
         )
 
-    def _check(
-        self,
-        samples: list[Any],
-        arm: TimedArm,
-        facts: TaskFacts,
-        bulk: TaskBulk,
-        runner: ReferenceRunner,
-    ) -> Failure | None:
-        arm.runner.stop()
+    def _check(self, samples: Sequence[Sample], arm: TimedArm, of: _Timing) -> Failure | None:
+        """Compare the outputs that were read in timed passes."""
         return check_samples(
-            samples, arm, facts, bulk, self._ring, runner, self._policy, self._shared
+            samples,
+            arm,
+            of.facts,
+            of.bulk,
+            self.runners.ring,
+            self.runners.reference(of.task),
+            self._policy,
+            self.runners.shared,
         )
 
     def _too_fast(
@@ -312,25 +257,25 @@ class LocalJudge:
         arms: dict[str, TimedArm],
         shape: PassShape,
         profile: Profile,
-        facts: TaskFacts,
-        bulk: TaskBulk,
-        runner: ReferenceRunner,
+        of: _Timing,
     ) -> Failure | None:
         """``impossible-time``, when every call of fresh passes was right and still too fast."""
         if self._bandwidth is None:
             with self._lease.exclusive():
-                self._bandwidth = measure_bandwidth(self._threads)
+                self._bandwidth = measure_bandwidth(self.runners.threads)
         least = floor_ms(
-            facts.floor_inputs,
-            facts.output_bytes,
+            of.facts.floor_inputs,
+            of.facts.output_bytes,
             self._bandwidth,
             slots=shape.slots,
             calls=shape.calls,
         )
-        if float(np.median(profile.final.ms(CANDIDATE))) >= least:
+        noise = profile.final.handover_sd / 1e6
+        measurable = least * shape.calls > _ABOVE_NOISE * noise
+        if not measurable or float(np.median(profile.final.ms(CANDIDATE))) >= least:
             return None
         again = profiler.again_fully_checked(arms, shape)
-        failure = self._check(again.samples, arms[CANDIDATE], facts, bulk, runner)
+        failure = self._check(again.samples, arms[CANDIDATE], of)
         if failure is not None:
             return failure
         fastest = float(np.median(again.ms(CANDIDATE)))
@@ -342,193 +287,39 @@ class LocalJudge:
         )
         return Failure("impossible-time", "profile", text, {"ms": fastest, "floor_ms": least})
 
-    def _studied(self, task: Task) -> _Known:
-        """Facts about a task; a task's own fault is remembered."""
-        known = self._known.get(task.digest)
-        if known is None:
-            known = _Known()
-            try:
-                known.facts = self._study(task, self._draw_seed())
-                if known.facts.mode_dependent:
-                    known.warnings = ("mode-dependent",)
-            except TaskError as error:
-                known.failure = Failure(error.code, "task", str(error))
-            self._known[task.digest] = known
-        return known
-
-    def _study(self, task: Task, seed: int) -> TaskFacts:
-        runner: ReferenceRunner | None = None
-        try:
-            runner = self._references.runner(task)
-            study = Study(
-                task, runner, self._ring, self._settings, self._shared,
-                seed=seed, ring_limit=self._ring_limit,
-            )  # fmt: skip
-            facts, bulk = study.run()
-        except (TaskError, *RUNNER_ERRORS) as error:
-            # What a failed task leaves behind in the runner is nobody's business.
-            self._references.drop()
-            raise_as_task_error(task, error)
-        self._keep(task, bulk)
-        return facts
-
-    def _bulk_of(self, task: Task, facts: TaskFacts) -> TaskBulk:
-        """The task's bulk, made again when it was dropped."""
-        bulk = self._bulk.get(task.digest)
-        if bulk is None:
-            self._study(task, facts.seed)
-            bulk = self._bulk[task.digest]
-        self._bulk.move_to_end(task.digest)
-        return bulk
-
-    def _keep(self, task: Task, bulk: TaskBulk) -> None:
-        self._bulk[task.digest] = bulk
-        budget = self._limits.host_memory_bytes // _BULK_SHARE * 3
-        while len(self._bulk) > 1 and sum(b.nbytes for b in self._bulk.values()) > budget:
-            self._bulk.popitem(last=False)
-
-    def _timed(self, task: Task) -> _Known:
-        """Facts and baseline times of a task."""
-        known = self._studied(task)
-        if known.failure is not None or known.eager_ms is not None:
-            return known
-        assert known.facts is not None
-        facts, bulk = known.facts, self._bulk_of(task, known.facts)
-        runner = self._references.runner(task)
-        profiler = self._profiler(facts, bulk, self._rng())
-        try:
-            self._bind_reference(task, runner, facts, 1)
-            call_ms = self._call_ms(runner, facts)
-            shape = profiler.shape([call_ms])
-            arms = self._baseline_arms(task, runner, facts, shape)
-            timing = profiler.baselines(arms, shape)
-        except (PassFailed, *RUNNER_ERRORS) as error:
-            self._references.drop()
-            if isinstance(error, PassFailed) and error.arm == NULL:
-                raise InfrastructureError(f"the null runner failed: {error.error}") from error
-            try:
-                raise_as_task_error(task, error.error if isinstance(error, PassFailed) else error)
-            except TaskError as fault:
-                known.failure = Failure(fault.code, "task", str(fault))
-                return known
-        known.eager_ms = float(np.median(timing.ms(EAGER)))
-        known.compile_ms = float(np.median(timing.ms(COMPILED)))
-        if known.compile_ms > known.eager_ms:
-            known.warnings = (*known.warnings, "baseline-slower-than-eager")
-        return known
-
-    def _call_ms(self, runner: ReferenceRunner, facts: TaskFacts) -> float:
-        """Rough milliseconds of one eager call, for the shape of the passes."""
-        best = float("inf")
-        for _ in range(3):
-            start = time.perf_counter()
-            runner.call(facts.key, EAGER, 0)
-            best = min(best, (time.perf_counter() - start) * 1e3)
-            runner.release()
-        return best
-
-    def _baseline_arms(
-        self, task: Task, runner: ReferenceRunner, facts: TaskFacts, shape: PassShape
-    ) -> dict[str, TimedArm]:
-        """Eager, compiled and null, bound to the ring."""
-        self._bind_reference(task, runner, facts, shape.slots)
-        runner.compile(facts.key)
-        return {
-            EAGER: TimedArm(runner.process, f"{facts.key}:eager", facts.outputs),
-            COMPILED: TimedArm(runner.process, f"{facts.key}:compiled", facts.outputs),
-            NULL: TimedArm(self._null_for(facts, shape.slots), NULL, facts.outputs),
-        }
-
-    def _bind_reference(
-        self, task: Task, runner: ReferenceRunner, facts: TaskFacts, slots: int
-    ) -> None:
-        self._ring.ensure(slots * slot_stride(facts.layout))
-        runner.load(task, facts.seed)
-        runner.bind(facts.key, facts.binding, slots)
-
-    def _null_for(self, facts: TaskFacts, slots: int) -> RunnerProcess:
-        """The judge's own empty runner, bound like the others."""
-        if self._null is None:
-            self._null = self._fork()
-            self._null_state = None
-        state = (facts.key, slots, self._ring.generation)
-        if state != self._null_state:
-            deadline = Deadline(self._limits.load_s, "limits.load_s")
-            null = self._null
-            try:
-                if self._null_state is None or self._null_state[2] != self._ring.generation:
-                    null.request(
-                        {"op": "ring", "size": self._ring.size}, deadline, fds=[self._ring.fd]
-                    )
-                null.request(null_outputs(facts), deadline)
-                null.request(facts.binding.message(NULL, slots), deadline)
-            except RUNNER_ERRORS as error:
-                self._drop_null()
-                raise InfrastructureError(f"the null runner failed: {error}") from error
-            self._null_state = state
-        return self._null
-
-    def _drop_null(self) -> None:
-        if self._null is not None:
-            null, self._null = self._null, None
-            null.close()
-
-    def _profiler(self, facts: TaskFacts, bulk: TaskBulk, rng: random.Random) -> Profiler:
-        return Profiler(
-            self._ring,
-            facts,
-            bulk,
-            settings=self._settings,
-            limits=self._limits,
-            lease=self._lease,
-            rng=rng,
-            ring_limit=self._ring_limit,
-            threads=self._threads,
-        )
-
-    def _fork(self) -> RunnerProcess:
-        return self._zygote.fork(
-            backend=self._backend,
-            memory_bytes=self._limits.host_memory_bytes + self._ring_limit,
-            processes=self._sandbox.processes,
-            file_bytes=self._sandbox.file_bytes,
-        )
-
-    @contextlib.contextmanager
-    def _shared(self) -> Iterator[None]:
-        with self._lease.shared():
-            yield
-
-    def _draw_seed(self) -> int:
-        return secrets.randbits(31) if self._seed is None else self._seed
-
-    def _rng(self) -> random.Random:
-        return random.Random(secrets.randbits(128) if self._seed is None else self._seed)
-
-    def _stamped(self, verdict: Verdict, seconds: dict[str, float]) -> Verdict:
+    def _stamped(self, verdict: Verdict, seconds: Seconds) -> Verdict:
         rounded = {name: round(value, 4) for name, value in seconds.items()}
         return replace(
             verdict,
-            isolation=self._backend,
+            isolation=self.runners.isolation,
             precision=self._settings.precision,
             tolerance=self._settings.tolerance,
             weights=self._settings.weights,
             device=self.device,
-            versions=self._versions(),
+            versions={
+                "cudaagent": metadata.version("cudaagent"),
+                "torch": metadata.version("torch"),
+                "python": platform.python_version(),
+                "numpy": np.__version__,
+            },
             evidence=verdict.evidence | {"seconds": rounded},
         )
 
-    def _versions(self) -> dict[str, str]:
-        return {
-            "cudaagent": metadata.version("cudaagent"),
-            "torch": metadata.version("torch"),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        }
+
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    """One candidate on its way through timing."""
+
+    task: Task
+    known: KnownTask
+    facts: TaskFacts
+    bulk: TaskBulk
+    candidate: Candidate
+    verified: Verified
 
 
 @contextlib.contextmanager
-def _phase(seconds: dict[str, float], name: str) -> Iterator[None]:
+def _phase(seconds: Seconds, name: str) -> Iterator[None]:
     start = time.perf_counter()
     try:
         yield
@@ -541,6 +332,20 @@ def _raise(failure: Failure | None) -> None:
         raise CandidateFailed(failure)
 
 
+def _from_failure(failure: Failure) -> Verdict:
+    return replace(failed(failure.code, failure.stage, failure.message), failure=failure)
+
+
+def _checked_library(submission: Submission, build: CompileResult | None) -> bytes | None:
+    """The library to load, after everything that can be refused without running it."""
+    _raise(check_submission(submission))
+    _raise(_build_failure(submission, build))
+    library = build.library if build is not None else None
+    if library is not None:
+        _raise(scan_library(library))
+    return library
+
+
 def _build_failure(submission: Submission, build: CompileResult | None) -> Failure | None:
     """The verdict that a build alone decides, or None."""
     if build is None:
@@ -549,19 +354,15 @@ def _build_failure(submission: Submission, build: CompileResult | None) -> Failu
         return Failure("no-solution", "build", "the submission was not built")
     if build.failure is None:
         return None
-    text = build.diagnostics.strip().splitlines()
+    lines = build.diagnostics.strip().splitlines()
     message = {
         "build-failed": "the build failed",
         "build-timeout": "the build took too long",
         "no-solution": "there is nothing to build",
     }.get(build.failure, build.failure)
-    first = next((line for line in text if "error" in line), text[0] if text else "")
-    return Failure(
-        build.failure,
-        "build",
-        f"{message}: {first}" if first else message,
-        {"diagnostics": build.diagnostics},
-    )
+    first = next((line for line in lines if "error" in line), lines[0] if lines else "")
+    text = f"{message}: {first}" if first else message
+    return Failure(build.failure, "build", text, {"diagnostics": build.diagnostics})
 
 
 def _device(threads: int) -> str:

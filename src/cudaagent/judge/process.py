@@ -1,4 +1,4 @@
-"""Trusted side of a runner: start, requests with deadlines, stop, read its memory, kill.
+"""Trusted side of a runner: requests with deadlines, stop, read its memory, kill.
 
 Runs in the judge's process, which imports no torch. A runner's answers are validated JSON or raw
 bytes; what it prints is drained by a thread and kept up to a cap, so that printing never blocks it.
@@ -15,25 +15,17 @@ import ctypes
 import os
 import select
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from cudaagent.errors import InfrastructureError
 from cudaagent.judge.wire import Channel, ChannelClosed, ChannelForged, ChannelTimeout
 
-_START_S = 120.0
-_FORK_S = 60.0
-_END_S = 30.0
 _GRACE_S = 2.0
 _STOP_S = 5.0
-_CLEAN = ("PATH", "LD_LIBRARY_PATH", "CXX", "CC", "LANG", "LC_ALL", "VIRTUAL_ENV")
 
 
 class RunnerTimeout(Exception):
@@ -96,125 +88,18 @@ class Deadline:
         return Deadline(remaining, key) if remaining < self.seconds else self
 
 
-class ZygoteProcess:
-    """The warm parent, and the runners forked from it."""
-
-    def __init__(self, *, threads: int, output_bytes: int) -> None:
-        self._output_bytes = output_bytes
-        self._lock = threading.Lock()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._channel = Channel(ours)
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "cudaagent.judge.zygote", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=_environment(threads),
-            stdin=subprocess.DEVNULL,
-            stdout=self._errors,
-            stderr=self._errors,
-            start_new_session=True,
-        )
-        theirs.close()
-        self._torch = ""
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def ready(self) -> str:
-        """Wait until torch is imported there; returns its version."""
-        if not self._torch:
-            answer, _ = self._receive(_START_S, "importing torch")
-            self._torch = str(answer.get("torch"))
-        return self._torch
-
-    def fork(
-        self, *, backend: str, memory_bytes: int, processes: int, file_bytes: int
-    ) -> RunnerProcess:
-        """Fork one confined runner.
-
-        Raises:
-            InfrastructureError: it could not be confined.
-        """
-        self.ready()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        try:
-            request = {
-                "op": "fork",
-                "backend": backend,
-                "memory_bytes": memory_bytes,
-                "processes": processes,
-                "file_bytes": file_bytes,
-            }
-            answer, fds = self._request(request, (theirs.fileno(), write_end), _FORK_S)
-        except BaseException:
-            ours.close()
-            os.close(read_end)
-            raise
-        finally:
-            theirs.close()
-            os.close(write_end)
-        output = _Output(read_end, self._output_bytes)
-        return RunnerProcess(self, Channel(ours), fds[0], answer, output)
-
-    def end(self, number: int, grace_s: float) -> tuple[int | None, int | None]:
-        """End runner ``number`` and wait until nothing of it is left; (exit code, signal)."""
-        answer, _ = self._request({"op": "end", "id": number, "grace_s": grace_s}, (), _END_S)
-        return answer.get("code"), answer.get("signal")
-
-    def close(self) -> None:
-        """End the zygote and all its runners; may be called twice."""
-        self._channel.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
-
-    def _request(
-        self, message: dict[str, Any], fds: Sequence[int], timeout_s: float
-    ) -> tuple[dict[str, Any], tuple[int, ...]]:
-        with self._lock:
-            try:
-                self._channel.send(message, fds)
-            except ChannelClosed:
-                self._raise_dead(str(message["op"]))
-            return self._receive(timeout_s, str(message["op"]))
-
-    def _receive(self, timeout_s: float, what: str) -> tuple[dict[str, Any], tuple[int, ...]]:
-        try:
-            frame = self._channel.receive(timeout_s)
-        except ChannelTimeout:
-            raise InfrastructureError(
-                f"the judge's zygote did not answer within {timeout_s:.0f} s ({what})"
-            ) from None
-        except ChannelClosed:
-            self._raise_dead(what)
-        answer = frame.message or {}
-        if "error" in answer:
-            raise InfrastructureError(f"{what}: {answer['error']}")
-        return answer, frame.fds
-
-    def _raise_dead(self, what: str) -> Any:
-        self._errors.seek(0)
-        tail = self._errors.read()[-2000:].decode(errors="replace").strip()
-        raise InfrastructureError(f"the judge's zygote died ({what}): {tail}") from None
-
-
 class RunnerProcess:
     """One runner as the judge sees it."""
 
     def __init__(
         self,
-        zygote: ZygoteProcess,
+        end: Callable[[int, float], tuple[int | None, int | None]],
         channel: Channel,
         pidfd: int,
         description: dict[str, Any],
-        output: _Output,
+        output: RunnerOutput,
     ) -> None:
-        self._zygote = zygote
+        self._end = end
         self._channel = channel
         self._pidfd = pidfd
         self._output = output
@@ -360,13 +245,13 @@ class RunnerProcess:
             return None, None
         self._closed = True
         try:
-            return self._zygote.end(self._number, grace_s)
+            return self._end(self._number, grace_s)
         finally:
             self._channel.close()
             os.close(self._pidfd)
             self._output.close()
 
-    def _raise_died(self) -> Any:
+    def _raise_died(self) -> NoReturn:
         raise RunnerDied(*self.close(grace_s=_GRACE_S)) from None
 
     def _raise_unreadable(self, address: int) -> None:
@@ -428,7 +313,7 @@ class RunnerProcess:
             return []
 
 
-class _Output:
+class RunnerOutput:
     """Drains what a runner prints; keeps the first and the last half of the cap."""
 
     def __init__(self, fd: int, cap: int) -> None:
@@ -485,24 +370,3 @@ def _read(path: str) -> bytes:
         return os.read(fd, 1 << 16)
     finally:
         os.close(fd)
-
-
-def _environment(threads: int) -> dict[str, str]:
-    """The clean environment of the zygote and so of every runner."""
-    kept = {name: os.environ[name] for name in _CLEAN if name in os.environ}
-    kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
-    return kept | {
-        "HOME": "/tmp",
-        "USER": "nobody",
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "passive",
-        "OPENBLAS_NUM_THREADS": "1",
-        # Freed memory stays with the process, so a pass finds the pages of the pass before.
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-        "MALLOC_ARENA_MAX": "1",
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        # Trust /proc/cpuinfo about vector instructions: trying them out takes four seconds.
-        "TORCHINDUCTOR_VEC_ISA_OK": "1",
-        "TRITON_CACHE_DIR": "/tmp/triton",
-    }

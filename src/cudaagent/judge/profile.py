@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +16,11 @@ import numpy as np
 
 from cudaagent.judge.compare import Policy, Pool, compare
 from cudaagent.judge.decision import Decision, Round, confirm, decide
+from cudaagent.judge.facts import TaskBulk, TaskFacts
 from cudaagent.judge.passes import NULL, PassClock, Sample, TimedArm, Timing, calls_for
 from cudaagent.judge.reference import ReferenceRunner, Shared, piece_to_array, read_leaves, to_array
 from cudaagent.judge.ring import PassShape, Ring, pass_shape, slot_stride
 from cudaagent.judge.settings import JudgeSettings, LimitSettings
-from cudaagent.judge.study import TaskBulk, TaskFacts
 from cudaagent.judge.verdict import Failure
 from cudaagent.lease import TimingLease
 
@@ -183,7 +183,7 @@ class Profiler:
 
 
 def check_samples(
-    samples: list[Sample],
+    samples: Sequence[Sample],
     arm: TimedArm,
     facts: TaskFacts,
     bulk: TaskBulk,

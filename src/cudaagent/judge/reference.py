@@ -147,7 +147,7 @@ def read_extent(process: RunnerProcess, address: int, spec: TensorSpec) -> Bytes
     """A tensor's extent as raw bytes of the judge's own."""
     data = np.empty(spec.nbytes, np.uint8)
     if spec.nbytes:
-        process.read_into(address, memoryview(data))
+        process.read_into(address, data.data)
     return data
 
 
@@ -156,13 +156,13 @@ def to_array(data: Bytes, spec: TensorSpec, name: str = "output") -> Array:
     if not spec.numel:
         return np.empty(spec.shape, np.float32)
     contiguous = np.ascontiguousarray(strided(data, spec)).reshape(-1)
-    return from_raw(memoryview(contiguous.view(np.uint8)), LeafLayout(name, spec.dtype, spec.shape))
+    return from_raw(contiguous.view(np.uint8).data, LeafLayout(name, spec.dtype, spec.shape))
 
 
 def piece_to_array(data: Bytes, dtype: str) -> Array:
     """A contiguous piece of a tensor as a flat array."""
     count = data.size // ITEM_BYTES[dtype]
-    return from_raw(memoryview(data), LeafLayout("piece", dtype, (count,)))
+    return from_raw(data.data, LeafLayout("piece", dtype, (count,)))
 
 
 def read_leaves(process: RunnerProcess, value: Value) -> list[Array]:

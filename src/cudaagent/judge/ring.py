@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,12 +31,13 @@ from cudaagent.judge.manifest import ITEM_BYTES, SlotLayout, TensorSpec
 Bytes = NDArray[np.uint8]
 
 _WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_SMALLEST_CUT = 64
+_FEW = 16
 _EXCHANGED = 2048
 """One element in so many is exchanged, at least one."""
 _PAGE = 4096
 _GRAIN = 64 << 20
-MAX_SLOTS = 512
+MAX_SLOTS = 256
+_SERIAL_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,14 @@ class Pools:
 
     def write(self, slot: Bytes, seed: int) -> None:
         """Fill a slot with the values that ``seed`` decides."""
-        rng = np.random.Generator(np.random.PCG64(seed))
+        rng = random.Random(seed)
         count = len(self.layout.inputs)
         for position, spec in enumerate(self.layout.specs):
             if not spec.nbytes:
                 continue
             pool = self.inputs if position < count else self.params
             column = position if position < count else position - count
-            source = pool[int(rng.integers(len(pool)))][column]
+            source = pool[rng.randrange(len(pool))][column]
             target = self._part(slot, position)
             if self.shuffle[position]:
                 _scramble(target, source, ITEM_BYTES[spec.dtype], rng)
@@ -153,7 +155,12 @@ class Ring:
         def write(index: int) -> None:
             pools.write(self.slot(pools.layout, index), seeds[index])
 
-        list(self._threads.map(write, [*order, *rest]))
+        indices = [*order, *rest]
+        if len(seeds) * pools.layout.slot_bytes < _SERIAL_BYTES:
+            for index in indices:
+                write(index)
+        else:
+            list(self._threads.map(write, indices))
 
     def close(self) -> None:
         """Give the memory back; may be called twice."""
@@ -179,17 +186,19 @@ def strided(data: Bytes, spec: TensorSpec) -> NDArray[Any]:
     return np.lib.stride_tricks.as_strided(words, spec.shape, strides)
 
 
-def _scramble(target: Bytes, source: Bytes, item: int, rng: np.random.Generator) -> None:
+def _scramble(target: Bytes, source: Bytes, item: int, rng: random.Random) -> None:
     to, of = target.view(_WORDS[item]), source.view(_WORDS[item])
     size = int(of.size)
-    if size >= _SMALLEST_CUT:
-        cuts = [0, *sorted(int(c) for c in rng.integers(1, size, 3)), size]
-        position = 0
-        for piece in rng.permutation(4):
-            first, last = cuts[piece], cuts[piece + 1]
-            to[position : position + last - first] = of[first:last]
-            position += last - first
+    cuts = [0, *sorted(rng.randrange(size) for _ in range(3)), size]
+    position = 0
+    for piece in rng.sample(range(4), 4):
+        first, last = cuts[piece], cuts[piece + 1]
+        to[position : position + last - first] = of[first:last]
+        position += last - first
+    exchanged = size // _EXCHANGED
+    if exchanged <= _FEW:
+        for _ in range(max(1, exchanged)):
+            to[rng.randrange(size)] = of[rng.randrange(size)]
     else:
-        to[:] = of[rng.permutation(size)]
-    exchanged = max(1, size // _EXCHANGED)
-    to[rng.integers(0, size, exchanged)] = of[rng.integers(0, size, exchanged)]
+        picks = np.random.Generator(np.random.PCG64(rng.getrandbits(63)))
+        to[picks.integers(0, size, exchanged)] = of[picks.integers(0, size, exchanged)]

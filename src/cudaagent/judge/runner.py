@@ -23,7 +23,6 @@ import os
 import random
 import sys
 import time
-import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,13 +31,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cudaagent.judge.crossing import (
+    Message,
+    decode,
+    describe_error,
+    describe_model,
+    describe_value,
+    map_floats,
+    named_tensors,
+    tensor_from_file,
+    tensors_in,
+)
 from cudaagent.judge.wire import Channel, ChannelClosed, read_memory_file
 
-_TEXT = 8000
 _MADV_POPULATE_READ = 22
 _POISON = 0xFF
-
-Message = dict[str, Any]
 
 
 class _StageError(Exception):
@@ -76,7 +83,7 @@ class _Arm:
 
     def bind(self) -> None:
         """Find the tensors that follow the slots."""
-        by_name = dict(_named_tensors(self.owner))
+        by_name = dict(named_tensors(self.owner))
         self.tensors = [by_name[name] for name in self.group.names]
 
 
@@ -144,9 +151,9 @@ class Runner:
             try:
                 answer = operation(frame.message)
             except _StageError as failure:
-                answer = _describe_error(failure.error, failure.stage)
+                answer = describe_error(failure.error, failure.stage)
             except Exception as error:
-                answer = _describe_error(error, "run")
+                answer = describe_error(error, "run")
             sys.stdout.flush()
             sys.stderr.flush()
             if isinstance(answer, bytes):
@@ -198,7 +205,7 @@ class Runner:
             self._ring_tensor(spec, base + offset)
             for spec, offset in zip(inputs, offsets, strict=False)
         ]
-        args = [_decode(node, tensors) for node in message["node"][1]]
+        args = [decode(node, tensors) for node in message["node"][1]]
         if not with_values:
             return _Slot(args, [])
         values = [
@@ -253,8 +260,10 @@ class Runner:
 
     def _do_construct(self, message: Message) -> Message:
         """Construct ``ModelNew`` and say what parameters and buffers it has."""
-        flat = [_from_file(fd, spec) for fd, spec in zip(self._fds, message["specs"], strict=True)]
-        args = [_decode(node, flat) for node in message["node"][1]]
+        flat = [
+            tensor_from_file(fd, spec) for fd, spec in zip(self._fds, message["specs"], strict=True)
+        ]
+        args = [decode(node, flat) for node in message["node"][1]]
         with _stage("constructor"):
             _seed(int(message["seed"]))
             model = self._modules["candidate"].ModelNew(*args)
@@ -264,7 +273,7 @@ class Runner:
         self._owners["candidate"] = model
         group = self._groups.setdefault("candidate", _Group())
         self._arms["candidate"] = _Arm(model, model, group)
-        return _parameters(model)
+        return describe_model(model)
 
     # The reference
 
@@ -282,7 +291,7 @@ class Runner:
                 raise TypeError("get_init_inputs() must return a list")
         self._init = list(args)
         answer = self._do_reconstruct(message)
-        answer["init"] = _value(["l", self._init])
+        answer["init"] = describe_value(["l", self._init])
         return answer
 
     def _do_reconstruct(self, message: Message) -> Message:
@@ -295,7 +304,7 @@ class Runner:
         self._owners[key] = model
         group = self._groups.setdefault(key, _Group())
         self._arms[f"{key}:eager"] = _Arm(model, model, group)
-        return _parameters(model)
+        return describe_model(model)
 
     def _do_inputs(self, message: Message) -> Message:
         """Draw inputs under a seed; they are kept until ``release``."""
@@ -305,7 +314,7 @@ class Runner:
             if not isinstance(inputs, list | tuple):
                 raise TypeError("get_inputs() must return a list")
         self._kept.append(inputs)
-        return {"value": _value(["l", list(inputs)])}
+        return {"value": describe_value(["l", list(inputs)])}
 
     def _do_compile(self, message: Message) -> Message:
         """Make the compiled arm; the first call compiles."""
@@ -342,8 +351,8 @@ class Runner:
         slot = arm.group.slots[int(message["slot"])]
         args, values = slot.args, slot.values
         if message.get("double"):
-            args = [_map_floats(arg, torch.float64) for arg in args]
-            values = [_map_floats(value, torch.float64) for value in values]
+            args = [map_floats(arg, torch.float64) for arg in args]
+            values = [map_floats(value, torch.float64) for value in values]
         train = bool(message.get("train"))
         if train:
             arm.owner.train()
@@ -359,7 +368,7 @@ class Runner:
         if message.get("double"):
             _point(arm.tensors, values)
         self._kept.append(output)
-        return {"value": _value(output), "seconds": seconds}
+        return {"value": describe_value(output), "seconds": seconds}
 
     def _do_release(self, message: Message) -> Message:
         self._kept.clear()
@@ -401,9 +410,9 @@ class Runner:
                 if type(output) is Tensor:
                     addresses.append(output.data_ptr())
                 else:
-                    addresses.extend(tensor.data_ptr() for tensor in _tensors(output))
+                    addresses.extend(tensor.data_ptr() for tensor in tensors_in(output))
         except Exception as error:
-            return _describe_error(error, "forward")
+            return describe_error(error, "forward")
         finally:
             gc.enable()
         return addresses.tobytes()
@@ -414,7 +423,7 @@ class Runner:
         held = {tensor.untyped_storage().data_ptr() for tensor in arm.tensors}
         done: set[int] = set()
         for output in self._kept:
-            for tensor in _tensors(output):
+            for tensor in tensors_in(output):
                 storage = tensor.untyped_storage()
                 address = storage.data_ptr()
                 if address in done or address in held or first <= address < last:
@@ -459,131 +468,6 @@ def _freeze(model: nn.Module) -> None:
         parameter.requires_grad_(False)
 
 
-def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
-
-
-def _parameters(model: nn.Module) -> Message:
-    """Names, kinds and initial values; tied tensors appear once, under several names."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    unique: dict[int, int] = {}
-    tensors: list[Tensor] = []
-    names: list[Message] = []
-    for name, tensor in _named_tensors(model):
-        if id(tensor) not in unique:
-            unique[id(tensor)] = len(tensors)
-            tensors.append(tensor.detach())
-        names.append({"name": name, "buffer": name not in parameters, "value": unique[id(tensor)]})
-    return {"names": names, "tensors": [_located(tensor) for tensor in tensors]}
-
-
 def _point(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=False):
         tensor.data = value
-
-
-def _map_floats(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, list | tuple):
-        return type(value)(_map_floats(item, dtype) for item in value)
-    if isinstance(value, dict):
-        return {key: _map_floats(item, dtype) for key, item in value.items()}
-    return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Tensors in the order of ``_encode`` after the judge has sorted dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for key in sorted(value, key=repr):
-            yield from _tensors(value[key])
-
-
-def _value(value: Any) -> Message:
-    tensors: list[Tensor] = []
-    if isinstance(value, list) and len(value) == 2 and value[0] == "l":
-        node = ["l", [_encode(item, tensors) for item in value[1]]]
-    else:
-        node = _encode(value, tensors)
-    return {"node": node, "tensors": [_located(tensor) for tensor in tensors]}
-
-
-def _encode(value: Any, tensors: list[Tensor]) -> list[Any]:
-    if isinstance(value, Tensor):
-        plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
-        if not plain or value.is_quantized or value.is_conj() or value.is_neg():
-            return ["x", f"{type(value).__name__} ({value.layout})"]
-        tensors.append(value.detach())
-        return ["t", len(tensors) - 1]
-    if value is None or type(value) in (bool, int, float, str):
-        return ["v", value]
-    if isinstance(value, list):
-        return ["l", [_encode(item, tensors) for item in value]]
-    if isinstance(value, tuple):
-        return ["u", [_encode(item, tensors) for item in value]]
-    if isinstance(value, dict):
-        return ["d", [[key, _encode(value[key], tensors)] for key in sorted(value, key=repr)]]
-    if isinstance(value, torch.dtype):
-        return ["y", str(value).removeprefix("torch.")]
-    return ["x", type(value).__name__]
-
-
-def _decode(node: list[Any], tensors: Sequence[Tensor]) -> Any:
-    kind, content = node
-    if kind == "t":
-        return tensors[content]
-    if kind == "l":
-        return [_decode(item, tensors) for item in content]
-    if kind == "u":
-        return tuple(_decode(item, tensors) for item in content)
-    if kind == "d":
-        return {key: _decode(item, tensors) for key, item in content}
-    if kind == "y":
-        return getattr(torch, content)
-    return content
-
-
-def _located(tensor: Tensor) -> Message:
-    return {
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-        "stride": list(tensor.stride()),
-        "address": tensor.data_ptr(),
-    }
-
-
-def _from_file(fd: int, spec: Message) -> Tensor:
-    """A tensor of one's own from a memory file that holds its extent."""
-    data = bytearray(read_memory_file(fd))
-    dtype = getattr(torch, spec["dtype"])
-    if not data:
-        return torch.empty_strided(spec["shape"], spec["stride"], dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).as_strided(spec["shape"], spec["stride"])
-
-
-def _describe_error(error: BaseException, stage: str) -> Message:
-    """What an honest author needs: the exception and the frames of the text that was judged."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename in ("model_new.py", "model.py")
-    ]
-    text = "".join(traceback.format_list(frames)[-6:])
-    text += "".join(traceback.format_exception_only(type(error), error))
-    memory = isinstance(error, MemoryError) or any(
-        mark in text for mark in ("can't allocate memory", "bad_alloc", "Cannot allocate memory")
-    )
-    return {
-        "error": {
-            "stage": stage,
-            "type": type(error).__name__,
-            "text": text[-_TEXT:],
-            "memory": memory,
-        }
-    }
