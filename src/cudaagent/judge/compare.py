@@ -311,7 +311,7 @@ class Pool:
                 text = (
                     f"{leaf.layout.name}: over all elements the error is {ratio:.3g} of how much "
                     f"the output varies from input to input; {AGGREGATE_TOLERANCE} is allowed. "
-                    "Single elements are near, so a term that depends on the input is probably missing"
+                    "Single elements are near: is a term that depends on the input missing?"
                 )
                 return Failure(
                     "wrong-values", stage, text, {"leaf": leaf.layout.name, "ratio": ratio}

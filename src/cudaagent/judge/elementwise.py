@@ -1,7 +1,7 @@
 """The inner loop of the comparison: one pass over two arrays, chunk by chunk, in float64.
 
-Runs in the judge's own process. The largest temporary is one chunk, which stays in the cache. No BLAS:
-its threads would spin beside the runners that are being timed.
+Runs in the judge's own process. The largest temporary is one chunk, which stays in the cache. No
+BLAS: its threads would spin beside the runners that are being timed.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from cudaagent.judge.python_values import (
     TENSOR,
     TENSORS,
     UNKNOWN,
+    ClassInfo,
     Kind,
     Value,
     container,
@@ -37,6 +38,15 @@ class Refusal(Exception):
         super().__init__(text)
         self.code = code
         self.text = text
+
+
+class Located(Exception):
+    """A refusal with its line."""
+
+    def __init__(self, refusal: Refusal, line: int) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+        self.line = line
 
 
 def attribute(value: Value, name: str, defined: Collection[str]) -> Value:
@@ -87,6 +97,38 @@ def attribute(value: Value, name: str, defined: Collection[str]) -> Value:
             if name in allowed or name in defined:
                 return Value(Kind.METHOD, name, base=value)
             raise Refusal(STATIC, f".{name} is not on the list of allowed attributes")
+
+
+def check_import(module: str) -> None:
+    """Refuse a module that may not be imported.
+
+    Raises:
+        Refusal: with the names of those that may be.
+    """
+    if module == rules.EXTENSION or module in rules.MODULES:
+        return
+    if module.startswith("torch."):
+        raise Refusal(
+            STATIC,
+            f"import {module} is not allowed; of torch only torch, torch.nn, torch.nn.functional "
+            "may be",
+        )
+    names = ", ".join(sorted(name for name in rules.MODULES if "." not in name))
+    text = f"import {module} is not allowed; allowed are {names} and {rules.EXTENSION}"
+    raise Refusal(STATIC, text)
+
+
+def check_definition(name: str, owner: ClassInfo | None) -> None:
+    """Refuse a function's name that Python or the judge relies on.
+
+    Raises:
+        Refusal: with what to do.
+    """
+    if name.startswith("__") and (owner is None or name not in rules.DUNDER_METHODS):
+        raise Refusal(STATIC, f"defining {name} is not allowed")
+    reserved = name in rules.MODULE_RESERVED or name == "__call__"
+    if owner is not None and owner.is_module and reserved:
+        raise Refusal(STATIC, f"{name} belongs to nn.Module; the judge relies on it, rename yours")
 
 
 def module_name(module: str, name: str) -> Value:

@@ -17,8 +17,11 @@ from cudaagent.judge.python_access import (
     INTO_KERNEL,
     OPERATOR,
     STATIC,
+    Located,
     Refusal,
     attribute,
+    check_definition,
+    check_import,
     module_name,
 )
 from cudaagent.judge.python_calls import Arguments
@@ -43,15 +46,6 @@ from cudaagent.judge.python_values import (
 )
 
 _MAX_DEPTH = 24
-
-
-class Located(Exception):
-    """A refusal with its line."""
-
-    def __init__(self, refusal: Refusal, line: int) -> None:
-        super().__init__(refusal.text)
-        self.refusal = refusal
-        self.line = line
 
 
 class Checker(Expressions):
@@ -317,6 +311,7 @@ class Checker(Expressions):
         if not ends:
             scope.names = before
             return
+        self._steps += len(before) * len(ends) // 4
         joined = dict(ends[0])
         for other in ends[1:]:
             for name, value in other.items():
@@ -364,14 +359,14 @@ class Checker(Expressions):
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                self._importable(alias.name)
+                check_import(alias.name)
                 whole = alias.asname is not None
                 name = alias.asname or alias.name.partition(".")[0]
                 scope.names[name] = Value(Kind.MODULE, alias.name if whole else name)
             return
         if node.level or node.module is None:
             self._refuse("relative imports are not allowed; model_new.py stands alone")
-        self._importable(node.module)
+        check_import(node.module)
         for alias in node.names:
             if alias.name == "*":
                 self._refuse(f"from {node.module} import * is not allowed; import names")
@@ -380,20 +375,9 @@ class Checker(Expressions):
                 continue
             scope.names[alias.asname or alias.name] = value
 
-    def _importable(self, module: str) -> None:
-        if module == rules.EXTENSION or module in rules.MODULES:
-            return
-        if module.startswith("torch."):
-            self._refuse(
-                f"import {module} is not allowed; of torch only torch, torch.nn and "
-                "torch.nn.functional may be imported"
-            )
-        names = ", ".join(sorted(name for name in rules.MODULES if "." not in name))
-        self._refuse(f"import {module} is not allowed; allowed are {names} and {rules.EXTENSION}")
-
     def _define_function(self, node: ast.FunctionDef, scope: Scope) -> None:
         owner = scope.owner if scope.kind == "class" else None
-        self._refuse_definition(node.name, owner)
+        check_definition(node.name, owner)
         decorators = [self._decorator(decorator, scope) for decorator in node.decorator_list]
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
@@ -430,13 +414,6 @@ class Checker(Expressions):
         if value.kind in (Kind.LAYER, Kind.LAYER_CLASS, Kind.TORCH, Kind.EXTENSION):
             self._refuse("this decorator is not allowed")
         return value.name
-
-    def _refuse_definition(self, name: str, owner: ClassInfo | None) -> None:
-        if name.startswith("__") and (owner is None or name not in rules.DUNDER_METHODS):
-            self._refuse(f"defining {name} is not allowed")
-        reserved = name in rules.MODULE_RESERVED or name == "__call__"
-        if owner is not None and owner.is_module and reserved:
-            self._refuse(f"{name} belongs to nn.Module; the judge relies on it, rename yours")
 
     def _define_class(self, node: ast.ClassDef, scope: Scope) -> None:
         bases: list[ClassInfo] = []

@@ -168,7 +168,7 @@ def common(values: Iterable[Value]) -> Value:
 
 def merge(first: Value, second: Value) -> Value:
     """Where two ways through the program meet; a tensor on one of them stays a tensor."""
-    if first == second:
+    if first is second or first == second:
         return first
     for kind in (Kind.TENSOR, Kind.LAYER):
         if kind in (first.kind, second.kind):

@@ -22,6 +22,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+MAX_TOTAL_BYTES = 1 << 20
 SUFFIXES = (
     ".cpp",
     ".cc",
@@ -102,6 +103,7 @@ _ASM_REFUSED = re.compile(
     r"\b(syscall|sysenter|svc|call|callq|jmp|jmpq|hlt|rdtscp?|rdpmc|clflush(opt)?)\b|\bint\s*\$?\s*(0x)?[0-9a-f]"
     r"|\.(byte|short|word|long|quad|octa|ascii|string|incbin|include|section|globl|global|symver|pushsection|text|data)\b"
 )
+_MAX_ASSEMBLY = 2000
 _ATTRIBUTES = _words("constructor destructor ifunc init_priority weakref")
 _PRAGMAS = _words(
     "omp once unroll nounroll ivdep STDC GCC clang nv_diag_suppress nv_diag_default message"
@@ -110,7 +112,7 @@ _GCC_PRAGMAS = _words("ivdep unroll diagnostic optimize target push_options pop_
 
 _TOKEN = re.compile(
     r"""
-    (?P<raw>(?:u8|[uUL])?R"(?P<delimiter>[^\s()\\]{0,16})\((?s:.*?)\)(?P=delimiter)")
+    (?P<raw>(?:u8|[uUL])?R"(?P<delimiter>[^\s()\\]{0,16})\((?s:.*?)(?:\)(?P=delimiter)"|\Z))
   | (?P<comment>//[^\n]*|/\*(?s:.*?)(?:\*/|\Z))
   | (?P<string>(?:u8|[uUL])?"(?:\\.|[^"\\\n])*(?:"|$))
   | (?P<number>\.?\d(?:[eEpP][+-]|'[0-9A-Za-z_]|[0-9A-Za-z_.])*)
@@ -146,6 +148,9 @@ def scan_sources(submission: Submission) -> Failure | None:
     Returns:
         None, or ``forbidden-operator`` or ``static-check`` with file, line and what to do.
     """
+    if sum(len(data) for _, data in submission.sources) > MAX_TOTAL_BYTES:
+        text = f"kernels/ holds more than {MAX_TOTAL_BYTES >> 20} MiB of sources"
+        return Failure("static-check", "static", text)
     paths = {path for path, _ in submission.sources}
     torch_binding = any(path.endswith("_binding.cpp") for path in paths)
     for path, data in submission.sources:
@@ -164,12 +169,13 @@ def scan_sources(submission: Submission) -> Failure | None:
 def tokens(text: str) -> Iterator[Token]:
     """The tokens of a C++ source without comments and spaces; literals keep their text."""
     joined, starts = _join_lines(text)
-    position = 0
+    position, seen, line = 0, 0, 1
     for match in _TOKEN.finditer(joined):
         while position + 1 < len(starts) and starts[position + 1][0] <= match.start():
             position += 1
-        offset, line = starts[position]
-        line += joined.count("\n", offset, match.start())
+            seen, line = starts[position]
+        line += joined.count("\n", seen, match.start())
+        seen = match.start()
         kind = match.lastgroup or "punctuation"
         if kind in ("comment", "space"):
             continue
@@ -361,7 +367,7 @@ def _is_called(found: Sequence[Token], position: int) -> bool:
 
 def _check_assembly(found: Sequence[Token], position: int) -> None:
     depth, text = 0, ""
-    for token in found[position + 1 :]:
+    for token in found[position + 1 : position + 1 + _MAX_ASSEMBLY]:
         if token.text == "(":
             depth += 1
         elif token.text == ")":
@@ -372,6 +378,10 @@ def _check_assembly(found: Sequence[Token], position: int) -> None:
             text += token.text.strip('"') + " "
         elif depth == 0 and token.text in (";", "{"):
             break
+    else:
+        raise _Finding(
+            "static-check", found[position].line, "inline assembly is too long or never ends"
+        )
     match = _ASM_REFUSED.search(text)
     if match is not None:
         raise _Finding(

@@ -18,7 +18,8 @@ import re
 import warnings
 
 from cudaagent.judge.library_scan import scan_library
-from cudaagent.judge.python_check import Checker, Located
+from cudaagent.judge.python_access import Located
+from cudaagent.judge.python_check import Checker
 from cudaagent.judge.source_scan import scan_sources
 from cudaagent.judge.verdict import Failure
 from cudaagent.workspace.submission import Submission
