@@ -301,8 +301,8 @@ class Candidate:
         """Tell an unstable output and a buffer that was used again from a plain wrong value."""
         if used_again:
             text = (
-                f"{failure.message}; another call's output lies at the same address: outputs of several "
-                "calls are alive at once, so allocate each with torch.empty in forward"
+                f"{failure.message}; another call's output lies at the same address: outputs of "
+                "several calls are alive at once, so allocate each with torch.empty in forward"
             )
             return Failure(failure.code, failure.stage, text, failure.evidence)
         if failure.code != "wrong-values":
@@ -400,16 +400,16 @@ def _blame_death(
     if error.signal is None:
         code = {"load": "load-failed", "constructor": "constructor-failed"}.get(stage, "crashed")
         text = (
-            f"the process ended by itself with {error.describe()} {where}; a solution must not call "
-            "exit, os._exit or std::exit"
+            f"the process ended by itself with {error.describe()} {where}; a solution must not "
+            "call exit, os._exit or std::exit"
         )
         return Failure(code, place, text, evidence)
     if error.signal == 9 or "bad_alloc" in output:
         text = f"the process was killed by {error.describe()} {where}: probably out of memory"
         return Failure("out-of-memory", place, text, evidence)
     text = (
-        f"the process was killed by {error.describe()} {where}; check indices, sizes and strides of "
-        "every access in the kernel"
+        f"the process was killed by {error.describe()} {where}; check indices, sizes and strides "
+        "of every access in the kernel"
     )
     return Failure("crashed", place, text, evidence)
 

@@ -1,13 +1,13 @@
 """The local judge for the CPU target.
 
-Runs in the judge's process: it holds seeds, buffers, comparison and clock, and imports neither torch
-nor anybody's code. Processes below it: the zygote, a reference runner, a null runner, and a candidate
-runner for the length of one judgement. One judgement at a time; callers must not hold the timing
-lease.
+Runs in the judge's process: it holds seeds, buffers, comparison and clock, and imports neither
+torch nor anybody's code. Processes below it: the zygote, a reference runner, a null runner, and a
+candidate runner for the length of one judgement. One judgement at a time; callers must not hold
+the timing lease.
 
-Invariants: every fault of candidate, task or system is a verdict, never an exception; nothing that a
-runner says is believed without bytes that the judge read or a clock that the judge holds; whatever
-happens, ``close`` (and the judge's own death) leaves no process behind.
+Invariants: every fault of candidate, task or system is a verdict, never an exception; nothing
+that a runner says is believed without bytes that the judge read or a clock that the judge holds;
+whatever happens, ``close`` (and the judge's own death) leaves no process behind.
 
 What an adversary with native code in the candidate runner can still do: let work run for the
 microseconds between "done" and the stop; answer from a store of results when it recognises the

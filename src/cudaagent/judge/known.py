@@ -1,7 +1,7 @@
 """What the judge remembers about tasks: facts and baseline times for good, bulk up to a budget.
 
-Runs in the judge's process. A fault of a task is remembered like its facts; a fault of the system is
-not.
+Runs in the judge's process. A fault of a task is remembered like its facts; a fault of the system
+is not.
 """
 
 from __future__ import annotations

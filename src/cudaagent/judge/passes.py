@@ -1,12 +1,14 @@
 """Timed passes: the judge's clock round calls in a runner, and arms interleaved in rounds.
 
-Runs in the judge's process. Invariants of a timed pass: from the first byte of the renewal to "go"
-the runner is stopped; the order of the slots is known to nobody before "go" and no slot comes twice;
-at "done" the runner is stopped, then the clock, and outputs are read from the stopped process; every
-slot was renewed. Warm-up passes are the same calls without renewal, and nothing of them counts.
+Runs in the judge's process. Invariants of a timed pass: from the first byte of the renewal to
+"go" the runner is stopped; the order of the slots is known to nobody before "go" and no slot
+comes twice; at "done" the runner is stopped, then the clock, and outputs are read from the
+stopped process; every slot was renewed. Warm-up passes are the same calls without renewal, and
+nothing of them counts.
 
-What a pass costs without any work is measured by the null runner in the same rhythm and subtracted
-(``hand-over``). Passes in which the runner waited for a core are repeated, within a budget.
+What a pass costs without any work is measured by the null runner in the same rhythm and
+subtracted (``hand-over``). Passes in which the runner waited for a core are repeated, within a
+budget.
 
 Not covered: who slows the whole machine evenly slows all arms.
 """
@@ -106,7 +108,7 @@ class Timing:
         return [self.call_ms(result[arm]) for result in self.rounds]
 
     def call_ms(self, ns: int) -> float:
-        """A pass as milliseconds a call; a pass no longer than the hand-over counts as a bit of it."""
+        """A pass as milliseconds a call; one no longer than the hand-over counts as a bit of it."""
         least = max(_LEAST_SHARE * self.handover, 1.0)
         return max(ns - self.handover, least) / self.shape.calls / 1e6
 
@@ -233,7 +235,7 @@ class PassClock:
         return Deadline(self._call_s * calls, "limits.call_s").within(self._end, self._end_key)
 
     def _sampled_calls(self, samples: int) -> list[int]:
-        """The last call first, then others at random; a single one is the last in a third of cases."""
+        """The last call first, then others at random; a single one is often the last."""
         calls = self.timing.shape.calls
         if not samples:
             return []
@@ -268,7 +270,7 @@ class PassClock:
 
 
 def calls_for(pass_ms: float, times_ms: Sequence[float], *, longest: float = 4.0) -> int:
-    """Calls of a pass: the fastest arm lasts ``pass_ms``, but the slowest not ``longest`` times that."""
+    """Calls of a pass: the fastest arm lasts ``pass_ms``, the slowest not ``longest`` times it."""
     fastest, slowest = max(min(times_ms), 1e-4), max(times_ms)
     wanted = int(np.ceil(1.05 * pass_ms / fastest))
     bound = max(int(longest * pass_ms / slowest), int(np.ceil(1.05 * pass_ms / slowest)), 1)

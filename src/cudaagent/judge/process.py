@@ -1,11 +1,11 @@
 """Trusted side of a runner: requests with deadlines, stop, read its memory, kill.
 
 Runs in the judge's process, which imports no torch. A runner's answers are validated JSON or raw
-bytes; what it prints is drained by a thread and kept up to a cap, so that printing never blocks it.
-Every wait has a deadline whose settings key is in the exception.
+bytes; what it prints is drained by a thread and kept up to a cap, so that printing never blocks
+it. Every wait has a deadline whose settings key is in the exception.
 
-Not covered: a candidate's kernel threads cannot be caught between two instructions: what runs in the
-microseconds between "done" and the stop is timed as part of the pass.
+Not covered: a candidate's kernel threads cannot be caught between two instructions: what runs in
+the microseconds between "done" and the stop is timed as part of the pass.
 """
 
 from __future__ import annotations

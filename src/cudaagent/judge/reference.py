@@ -1,11 +1,11 @@
-"""Reference runners as the judge sees them: load a task, bind it to the ring, call it, read outputs.
+"""Reference runners as the judge sees them: load, bind to the ring, call, read.
 
-Runs in the judge's process. The task's code runs in reference runners only, which are confined like a
-candidate's. What comes back are descriptions, which are validated, and bytes at addresses, whose
-amount the descriptions fix.
+Runs in the judge's process. The task's code runs in reference runners only, which are confined
+like a candidate's. What comes back are descriptions, which are validated, and bytes at addresses,
+whose amount the descriptions fix.
 
-With ``share_reference`` one runner stays warm for all tasks; otherwise the last task's runner stays
-warm and another task gets a new one.
+With ``share_reference`` one runner stays warm for all tasks; otherwise the last task's runner
+stays warm and another task gets a new one.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The ring: shared memory with slots of inputs and weights that the judge renews before every pass.
+"""The ring: shared memory whose slots the judge renews before every pass.
 
-Runs in the judge's process; runners map the same memory (a memfd sealed against changes of size), so
-the addresses stay and only the values change. A slot is written from *pools* of values that the task
-gave: for each tensor a random member of its pool, float tensors cut into pieces in random order with
-some elements exchanged, all decided by a secret seed. The same seed writes the same slot again, which
-is how the reference computes expected values afterwards without trusting the ring, which a runner may
-have written to.
+Runs in the judge's process; runners map the same memory (a memfd sealed against changes of size),
+so the addresses stay and only the values change. A slot is written from *pools* of values that
+the task gave: for each tensor a random member of its pool, float tensors cut into pieces in
+random order with some elements exchanged, all decided by a secret seed. The same seed writes the
+same slot again, which is how the reference computes expected values afterwards without trusting
+the ring, which a runner may have written to.
 
 Not covered: pieces in another order keep every element's own domain but not relations between
-elements; ``Pools.shuffle`` is false where the task does not bear that, and then the pool is all there is.
+elements; ``Pools.shuffle`` is false where the task does not bear that, and then the pool is all
+there is.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class PassShape:
 
 
 def pass_shape(layout: SlotLayout, wanted_calls: int, max_bytes: int) -> PassShape:
-    """The ring for passes of ``wanted_calls``: twice the last-level cache, and one slot to spare."""
+    """Slots for ``wanted_calls``: more than twice the last-level cache, and some to spare."""
     stride = slot_stride(layout)
     for_cache = 2 * last_level_cache_bytes() // layout.slot_bytes + 1
     wanted = max(for_cache, wanted_calls + max(1, wanted_calls // 4), 2)
@@ -67,7 +68,7 @@ def slot_stride(layout: SlotLayout) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Values to fill slots from: ``inputs[set][tensor]`` and ``params[set][tensor]``, raw extents."""
+    """Values to fill slots from: raw extents, ``inputs[set][tensor]`` and ``params``."""
 
     layout: SlotLayout
     inputs: tuple[tuple[Bytes, ...], ...]
@@ -177,7 +178,7 @@ class Ring:
 
 
 def strided(data: Bytes, spec: TensorSpec) -> NDArray[Any]:
-    """A tensor's elements, as words of its item size, in the shape and strides that ``spec`` says."""
+    """A tensor's elements as words of its item size, in the shape and strides of ``spec``."""
     size = ITEM_BYTES[spec.dtype]
     words = data.view(_WORDS[size])
     if not words.size:

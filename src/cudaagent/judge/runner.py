@@ -1,12 +1,14 @@
-"""UNTRUSTED SIDE: the loop inside a runner. Candidate, reference and null runner all run this file.
+"""UNTRUSTED SIDE: the loop inside a runner. Candidate, reference and null runner all run this
+file.
 
-Runs in a confined child of the zygote. Code of strangers shares this process and may change anything
-in it, so nothing here protects anything: the judge relies on the bytes that it reads at the addresses
-reported from here, on its own clock and on its own copies of the inputs. What this file does owe is
-the same work in all arms, and good error texts for honest candidates.
+Runs in a confined child of the zygote. Code of strangers shares this process and may change
+anything in it, so nothing here protects anything: the judge relies on the bytes that it reads at
+the addresses reported from here, on its own clock and on its own copies of the inputs. What this
+file does owe is the same work in all arms, and good error texts for honest candidates.
 
 A runner answers one request at a time. A timed pass is: ``pass`` (outputs of the last one are
-poisoned and released), answer, wait for the order of slots, calls, answer with the outputs' addresses.
+poisoned and released), answer, wait for the order of slots, calls, answer with the outputs'
+addresses.
 """
 
 from __future__ import annotations

@@ -41,7 +41,11 @@ class Runners:
         self.threads = len(os.sched_getaffinity(0))
         named = sandbox.backend in ("namespace", "process")
         self.isolation = sandbox.backend if named else best_backend()
-        self.zygote = ZygoteProcess(threads=self.threads, output_bytes=limits.output_bytes)
+        self.zygote = ZygoteProcess(
+            threads=self.threads,
+            output_bytes=limits.output_bytes,
+            many_compiles=share_reference,
+        )
         self.ring = Ring(self.threads)
         self.ring_limit = ring_bytes_limit(limits.host_memory_bytes)
         self._references = ReferenceHost(

@@ -1,11 +1,12 @@
 """Study of a task before any candidate: can it be judged, on which inputs, and by which scale.
 
 Runs in the judge's process; the task's code runs in a reference runner. The result has two parts:
-facts, small and kept, and bulk (inputs, weights, expected outputs), which the same seed makes again.
+facts, small and kept, and bulk (inputs, weights, expected outputs), which the same seed makes
+again.
 
-Cases: ``verify_inputs`` draws of the task's own inputs (half of them with weights of their own), and
-two of each variant on which the reference stays finite. Expected outputs come from the model in
-float64 where it can be converted, else from the model as it is.
+Cases: ``verify_inputs`` draws of the task's own inputs (half of them with weights of their own),
+and two of each variant on which the reference stays finite. Expected outputs come from the model
+in float64 where it can be converted, else from the model as it is.
 
 Not covered: complex outputs; tasks whose shapes change from draw to draw (``task-invalid``).
 """
@@ -13,6 +14,7 @@ Not covered: complex outputs; tasks whose shapes change from draw to draw (``tas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,7 +226,7 @@ class Study:
         return self._runner.outputs(self._key, "eager", 0)
 
     def _own_cases(self) -> tuple[list[Case], dict[str, Scale]]:
-        """Cases on the task's own inputs, their scale, and whether it separates right from wrong."""
+        """Cases on the task's own inputs and their scale, if it separates right from wrong."""
         sets = len(self._pools.params)
         references: list[list[Array]] = []
         baselines: list[list[Array]] = []
@@ -254,30 +256,45 @@ class Study:
         return cases, {OWN: scale}
 
     def _variant(self, kind: str) -> tuple[list[Case], Scale | None]:
-        """Two cases of a variant and its scale; None where the reference does not bear it."""
-        references: list[list[Array]] = []
-        baselines: list[list[Array]] = []
+        """Two cases of a variant and its scale; None where the reference does not bear it.
+
+        How much the output varies comes from the eager model, its error from the two cases alone.
+        """
+        eager: list[list[Array]] = []
+        expected: list[list[Array]] = []
         cases: list[Case] = []
         for number in range(_SCALE_INPUTS):
             try:
-                expected = self._reference(kind, number, 0)
                 baseline = self._eager(kind, number, 0)
+                precise = self._reference(kind, number, 0) if number < _KEPT_VARIANTS else None
             except RunnerError:
                 return [], None
             with self._shared():
-                references.append(self._cut(expected))
-                baselines.append(self._cut(baseline))
-                if not all(_finite(leaf) for leaf in references[-1]):
+                eager.append(self._cut(baseline))
+                if not all(_finite(leaf) for leaf in eager[-1]):
                     return [], None
-            if number < _KEPT_VARIANTS:
-                mask = tuple(disagreement(expected, baseline))
+            if precise is not None:
+                mask = tuple(disagreement(precise, baseline))
                 label = f"{kind} input {number}"
-                cases.append(Case(label, kind, number, 0, self._keep(expected), mask))
+                cases.append(Case(label, kind, number, 0, self._keep(precise), mask))
+                expected.append(self._cut(precise))
         with self._shared():
-            scale = measure_scale(references, baselines, layouts=self._leaves)
-            floats = [leaf for leaf in scale.leaves if leaf.layout.is_float]
-            if any(leaf.sigma == 0.0 for leaf in floats) or scale.baseline_ratio > BASELINE_LIMIT:
-                return [], None
+            spread = measure_scale(eager, eager, layouts=self._leaves)
+            again = [eager[i % _KEPT_VARIANTS] for i in range(_SCALE_INPUTS)]
+            errors = measure_scale(
+                [expected[i % _KEPT_VARIANTS] for i in range(_SCALE_INPUTS)],
+                again,
+                layouts=self._leaves,
+            )
+        scale = Scale(
+            tuple(
+                replace(one, sigma=other.sigma, output_rms=other.output_rms)
+                for one, other in zip(errors.leaves, spread.leaves, strict=True)
+            )
+        )
+        floats = [leaf for leaf in scale.leaves if leaf.layout.is_float]
+        if any(leaf.sigma == 0.0 for leaf in floats) or scale.baseline_ratio > BASELINE_LIMIT:
+            return [], None
         return cases, scale
 
     def _check_repeatable(self) -> None:

@@ -1,8 +1,8 @@
 """What the judge makes of values that a task gave: perturbed weights and variants of inputs.
 
 Runs in the judge's process on raw bytes; NumPy only. Everything keeps its dtype and its domain:
-integers and booleans are never touched, non-negative buffers (variances) stay non-negative, masks stay
-masks.
+integers and booleans are never touched, non-negative buffers (variances) stay non-negative, masks
+stay masks.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def input_variants(inputs: Sequence[Bytes], specs: Sequence[TensorSpec]) -> tupl
         return ()
     if all(abs(float(np.mean(v))) <= 0.1 * float(np.std(v)) for v in floats):
         return ("scaled", "shifted")
-    return ("scaled", "negated", SIGNED)
+    return ("scaled", SIGNED)
 
 
 def transform_input(data: Bytes, spec: TensorSpec, kind: str) -> Bytes:
@@ -95,8 +95,6 @@ def transform_input(data: Bytes, spec: TensorSpec, kind: str) -> Bytes:
         changed = values * 3.0
     elif kind == "shifted":
         changed = values + float(np.std(values))
-    elif kind == "negated":
-        changed = -values
     else:
         changed = values - float(np.mean(values))
     return from_floats(np.asarray(changed), spec)
