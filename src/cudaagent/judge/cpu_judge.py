@@ -35,7 +35,7 @@ from cudaagent.judge.decision import arm_times
 from cudaagent.judge.facts import TaskBulk, TaskFacts
 from cudaagent.judge.floor import Bandwidth, floor_ms, measure_bandwidth
 from cudaagent.judge.known import RUNNER_ERRORS, KnownTask, KnownTasks
-from cudaagent.judge.passes import PassFailed, Sample, TimedArm
+from cudaagent.judge.passes import Disturbed, PassFailed, Sample, TimedArm
 from cudaagent.judge.profile import (
     CANDIDATE,
     COMPILED,
@@ -124,7 +124,7 @@ class LocalJudge:
                 verdict = failed(error.code, "task", str(error))
             except InfrastructureError as error:
                 verdict = failed("infrastructure", "system", str(error))
-                self.runners.drop_all()
+                self._recover(error)
             seconds["total"] = time.perf_counter() - start
             return self._stamped(verdict, seconds)
 
@@ -134,12 +134,17 @@ class LocalJudge:
             try:
                 known = self.tasks.timed(task)
             except InfrastructureError as error:
-                self.runners.drop_all()
+                self._recover(error)
                 failure = Failure("infrastructure", "system", str(error))
                 return Baseline(task.id, failure, None, None)
             return Baseline(
                 task.id, known.failure, known.eager_ms, known.compile_ms, known.warnings
             )
+
+    def _recover(self, error: InfrastructureError) -> None:
+        """Start afresh next time, unless only other work on the machine was in the way."""
+        if not isinstance(error, Disturbed):
+            self.runners.drop_all()
 
     def _judge(
         self,
@@ -209,6 +214,7 @@ class LocalJudge:
         try:
             with _phase(seconds, "timing"):
                 profile = profiler.candidate(arms, shape)
+                self.runners.warmed(of.task, of.facts, shape)
             with _phase(seconds, "samples"):
                 _raise(self._check(profile.samples, arms[CANDIDATE], of))
                 _raise(self._too_fast(profiler, arms, shape, profile, of))

@@ -143,6 +143,7 @@ class KnownTasks:
             runner = self._runners.bind_reference(task, facts, 1)
             shape = profiler.shape([_rough_ms(runner, facts)])
             timing = profiler.baselines(self._runners.baseline_arms(task, facts, shape), shape)
+            self._runners.warmed(task, facts, shape)
         except PassFailed as error:
             self._runners.drop_all()
             if error.arm == NULL:

@@ -7,8 +7,7 @@ stopped process; every slot was renewed. Warm-up passes are the same calls witho
 nothing of them counts.
 
 What a pass costs without any work is measured by the null runner in the same rhythm and
-subtracted (``hand-over``). Passes in which the runner waited for a core are repeated, within a
-budget.
+subtracted (``hand-over``). Passes in which others computed are repeated, within a budget.
 
 Not covered: who slows the whole machine evenly slows all arms.
 """
@@ -25,15 +24,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cudaagent.errors import InfrastructureError
+from cudaagent.judge import machine
 from cudaagent.judge.manifest import ITEM_BYTES, SlotLayout, TensorSpec
 from cudaagent.judge.process import RUNNER_FAULTS, Deadline, RunnerForged, RunnerProcess
 from cudaagent.judge.ring import Bytes, PassShape, Pools, Ring
 
-WARM_UPS = 3
 NULL = "null"
+WARM_UPS = 3
 _SAMPLE_BYTES = 4 << 20
 _ADDRESS_BYTES = 8
-_SMALL_WAIT_NS = 300_000
+_SMALL_WORK_NS = 1_000_000
 _LEAST_SHARE = 0.05
 
 
@@ -46,6 +46,10 @@ class PassFailed(Exception):
         self.error = error
 
 
+class Disturbed(InfrastructureError):
+    """Too many passes were disturbed; the runners themselves are well."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimedArm:
     """A module in a runner; ``outputs`` are the leaves' layouts as the judge has seen them."""
@@ -53,6 +57,8 @@ class TimedArm:
     runner: RunnerProcess
     name: str
     outputs: tuple[TensorSpec, ...]
+    warm_ups: int = WARM_UPS
+    """Fewer where passes of this shape were the last thing that the runner did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,8 @@ class PassResult:
     """One timed pass."""
 
     ns: int
-    wait_ns: int
-    """How long threads of the runner waited for a core."""
+    foreign_ns: int
+    """What others computed meanwhile; where nobody counts that, the runner's wait for a core."""
     samples: tuple[Sample, ...] = ()
 
 
@@ -147,16 +153,13 @@ class PassClock:
         self._threads = threads
         self.timing = Timing(shape)
 
-    def warm_up(self, names: Sequence[str] | None = None) -> dict[str, float]:
-        """Three full passes of each arm; returns the last one's milliseconds a call."""
+    def warm_up(self) -> None:
+        """Full passes of each arm, so that the memory of its outputs has been used before."""
         seeds = self._seeds()
         self._ring.renew(self._pools, seeds, [])
-        found: dict[str, float] = {}
-        for name in names or self._arms:
-            for _ in range(WARM_UPS):
-                result = self._pass(name, seeds, renew=False, samples=0)
-                found[name] = result.ns / self.timing.shape.calls / 1e6
-        return found
+        for name, arm in self._arms.items():
+            for _ in range(arm.warm_ups):
+                self._pass(name, seeds, renew=False, samples=0)
 
     def round(self, *, sampled: str | None = None, samples: int = 0) -> None:
         """One pass of every arm in random order; ``samples`` calls of ``sampled`` are read.
@@ -181,16 +184,17 @@ class PassClock:
         runner = self._arms[name].runner
         while True:
             result = self._pass(name, self._seeds(), renew=True, samples=samples)
-            allowed = self._share * result.ns + _SMALL_WAIT_NS
+            allowed = self._share * result.ns * self._threads + _SMALL_WORK_NS
             # A runner with more threads than cores keeps itself waiting, to its own cost.
-            if result.wait_ns <= allowed or runner.threads > 4 * self._threads:
+            if result.foreign_ns <= allowed or runner.threads > 4 * self._threads:
                 return result
             self.timing.repeats += 1
             if self.timing.repeats > self._max_repeats:
-                raise InfrastructureError(
+                raise Disturbed(
                     f"more than {self._max_repeats} timed passes were disturbed by other work on "
-                    f"this machine (judge.max_repeats): the last waited {result.wait_ns / 1e6:.1f} "
-                    f"ms for a core in {result.ns / 1e6:.1f} ms"
+                    f"this machine (judge.max_repeats): in the last, {result.ns / 1e6:.1f} ms "
+                    f"long, others computed for {result.foreign_ns / 1e6:.1f} ms; end that work, "
+                    "or raise judge.disturbed_share"
                 )
 
     def _seeds(self) -> list[int]:
@@ -214,7 +218,7 @@ class PassClock:
             runner.stop()
             runner.await_stop()
             self._ring.renew(self._pools, seeds, order)
-        waited = runner.queue_wait_ns()
+        foreign = _Foreign(runner)
         message = array.array("i", order).tobytes()
         deadline = self._deadline(shape.calls)
         start = time.perf_counter_ns()
@@ -224,12 +228,12 @@ class PassClock:
         raw, _ = runner.receive(deadline, f"a pass of {shape.calls} calls")
         end = runner.stop()
         runner.await_stop()
-        waited = runner.queue_wait_ns() - waited
+        foreign_ns = foreign.since()
         calls = self._sampled_calls(samples)
         taken = tuple(self._read(arm, raw, seeds, order, call) for call in calls)
         if raw is None or len(raw) != _ADDRESS_BYTES * len(arm.outputs) * shape.calls:
             raise RunnerForged("a pass ended without the addresses of its outputs")
-        return PassResult(end - start, waited, taken)
+        return PassResult(end - start, foreign_ns, taken)
 
     def _deadline(self, calls: int) -> Deadline:
         return Deadline(self._call_s * calls, "limits.call_s").within(self._end, self._end_key)
@@ -269,7 +273,27 @@ class PassClock:
         return Sample(seeds[order[call]], call, tuple(leaves), tuple(offsets), tuple(whole))
 
 
-def calls_for(pass_ms: float, times_ms: Sequence[float], *, longest: float = 4.0) -> int:
+class _Foreign:
+    """What others than ``runner`` compute from now on."""
+
+    def __init__(self, runner: RunnerProcess) -> None:
+        self._runner = runner
+        self._machine = machine.cpu_ns()
+        self._own = self._runner_ns()
+
+    def _runner_ns(self) -> int:
+        return self._runner.queue_wait_ns() if self._machine is None else self._runner.cpu_ns()
+
+    def since(self) -> int:
+        """Nanoseconds of processor time, over all cores."""
+        own = self._runner_ns() - self._own
+        now = machine.cpu_ns()
+        if self._machine is None or now is None:
+            return own
+        return max(0, now - self._machine - own)
+
+
+def calls_for(pass_ms: float, times_ms: Sequence[float], *, longest: float = 3.0) -> int:
     """Calls of a pass: the fastest arm lasts ``pass_ms``, the slowest not ``longest`` times it."""
     fastest, slowest = max(min(times_ms), 1e-4), max(times_ms)
     wanted = int(np.ceil(1.05 * pass_ms / fastest))

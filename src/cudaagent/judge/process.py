@@ -233,10 +233,17 @@ class RunnerProcess:
 
     def queue_wait_ns(self) -> int:
         """Nanoseconds that the runner's threads have so far waited for a core."""
+        return self._schedstat(1)
+
+    def cpu_ns(self) -> int:
+        """Nanoseconds that the runner's threads have so far computed."""
+        return self._schedstat(0)
+
+    def _schedstat(self, column: int) -> int:
         total = 0
         for task in self._tasks(self.pid):
             with contextlib.suppress(OSError, IndexError):
-                total += int(_read(f"/proc/{self.pid}/task/{task}/schedstat").split()[1])
+                total += int(_read(f"/proc/{self.pid}/task/{task}/schedstat").split()[column])
         return total
 
     def close(self, *, grace_s: float = 0.0) -> tuple[int | None, int | None]:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from cudaagent.errors import InfrastructureError
 from cudaagent.judge.facts import TaskFacts
-from cudaagent.judge.passes import NULL, TimedArm, ring_bytes_limit
+from cudaagent.judge.passes import NULL, WARM_UPS, TimedArm, ring_bytes_limit
 from cudaagent.judge.process import RUNNER_FAULTS, Deadline, RunnerProcess
 from cudaagent.judge.profile import COMPILED, EAGER, null_outputs
-from cudaagent.judge.reference import ReferenceHost, ReferenceRunner
+from cudaagent.judge.reference import ReferenceHost, ReferenceRunner, task_key
 from cudaagent.judge.ring import PassShape, Ring, slot_stride
 from cudaagent.judge.settings import LimitSettings
 from cudaagent.judge.warm_parent import ZygoteProcess
@@ -53,6 +53,7 @@ class Runners:
         )
         self._null: RunnerProcess | None = None
         self._null_state: tuple[str, int, int] | None = None
+        self._warmed: tuple[str, int, int, int] | None = None
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -76,17 +77,33 @@ class Runners:
 
     def reference(self, task: Task) -> ReferenceRunner:
         """The warm reference runner for ``task``, or a new one."""
+        if self._warmed is not None and self._warmed[0] != task_key(task):
+            self._warmed = None
         return self._references.runner(task)
 
     def baseline_arms(self, task: Task, facts: TaskFacts, shape: PassShape) -> dict[str, TimedArm]:
         """Eager, compiled and null, bound to the ring."""
         runner = self.bind_reference(task, facts, shape.slots)
         runner.compile(facts.key)
+        state = self._state(runner, facts, shape)
+        known = self._warmed
+        warm = known is not None and known[:3] == state[:3] and known[3] >= state[3]
+        count = 1 if warm else WARM_UPS
+        self._warmed = None
         return {
-            EAGER: TimedArm(runner.process, f"{facts.key}:eager", facts.outputs),
-            COMPILED: TimedArm(runner.process, f"{facts.key}:compiled", facts.outputs),
+            EAGER: TimedArm(runner.process, f"{facts.key}:eager", facts.outputs, count),
+            COMPILED: TimedArm(runner.process, f"{facts.key}:compiled", facts.outputs, count),
             NULL: TimedArm(self._null_for(facts, shape.slots), NULL, facts.outputs),
         }
+
+    def warmed(self, task: Task, facts: TaskFacts, shape: PassShape) -> None:
+        """The baselines have just made passes of this shape."""
+        self._warmed = self._state(self.reference(task), facts, shape)
+
+    def _state(
+        self, runner: ReferenceRunner, facts: TaskFacts, shape: PassShape
+    ) -> tuple[str, int, int, int]:
+        return facts.key, runner.process.pid, self.ring.generation, shape.calls
 
     def bind_reference(self, task: Task, facts: TaskFacts, slots: int) -> ReferenceRunner:
         """The reference runner with ``task`` loaded and bound to ``slots`` slots of the ring."""

@@ -24,7 +24,7 @@ class JudgeSettings:
     max_repeats: int = 20
     """Disturbed or throttled passes repeated at most this often in one judgement."""
     disturbed_share: float = 0.05
-    """A pass is disturbed when its runner waited for a core longer than this share of it."""
+    """A pass is disturbed when others took more than this share of the machine during it."""
     pass_ms: float = 20.0
     """A timed pass lasts at least this long, unless one call does."""
     min_rounds: int = 5
