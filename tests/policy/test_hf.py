@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from cudaagent.errors import UserError
 from cudaagent.lease import TimingLease
@@ -308,3 +315,9 @@ def test_other_families_are_sampled_the_same_way(tokenizer):
         for request, made in zip(batch, policy.generate(batch), strict=True):
             expected = full_logprobs(policy, request, made)
             np.testing.assert_allclose(made.logprobs, expected, atol=1e-4)
+
+
+def test_a_model_with_recurrent_state_is_refused(tokenizer):
+    config = MambaConfig(vocab_size=320, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with pytest.raises(UserError, match="type mamba keeps more than keys and values"):
+        HFPolicy(MambaForCausalLM(config), tokenizer)

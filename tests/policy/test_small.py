@@ -8,9 +8,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cudaagent.agent.parse import parse_calls
 from cudaagent.agent.tools import SCHEMAS
+from cudaagent.errors import UserError
 from cudaagent.policy.base import GenerationRequest, Message
-from cudaagent.policy.coldstart import batches, encode, evaluate, fit_tokenizer
+from cudaagent.policy.coldstart import (
+    ColdStartSettings,
+    batches,
+    cold_start,
+    encode,
+    fit_tokenizer,
+)
 from cudaagent.policy.demonstrations import demonstrate, split
+from cudaagent.policy.exactness import evaluate
 from cudaagent.policy.hf import HFPolicy
 from cudaagent.policy.seams import ChatSeams
 from cudaagent.policy.small import SmallShape, chars_per_token, create_model, save, train_tokenizer
@@ -116,6 +124,38 @@ def test_model_and_tokenizer_come_back_from_disk(tmp_path: Path, tokenizer):
     assert AutoTokenizer.from_pretrained(tmp_path / "m").chat_template == tokenizer.chat_template
     same = create_model(tokenizer, TINY, seed=0)
     assert all(torch.equal(p, before[name]) for name, p in same.named_parameters())
+
+
+def test_an_interrupted_cold_start_goes_on_to_the_same_weights(tmp_path: Path):
+    shape = SmallShape(**{**_fields(TINY), "positions": 400})
+    settings = ColdStartSettings(
+        seed=2, compositions=6, steps=6, batch_tokens=4096, evaluate_every=2, evaluate_tasks=1,
+        warmup=2, shape=shape,
+    )  # fmt: skip
+    lines: list[str] = []
+    cold_start(tmp_path / "whole", settings, device="cpu", say=lines.append)
+    assert lines[-1].startswith("final: held-out exact 0/1")
+
+    def interrupt(line: str) -> None:
+        if line.startswith("step 4"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cold_start(tmp_path / "cut", settings, device="cpu", say=interrupt)
+    assert not (tmp_path / "cut").exists()
+    again: list[str] = []
+    cold_start(tmp_path / "cut", settings, device="cpu", say=again.append)
+    assert not any(line.startswith(("step 2", "step 4")) for line in again)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert weights[0] == weights[1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "whole"]
+
+
+def test_a_directory_of_something_else_is_not_overwritten(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("keep me")
+    with pytest.raises(UserError, match="choose another --out"):
+        cold_start(tmp_path, ColdStartSettings())
+    assert (tmp_path / "notes.txt").read_text() == "keep me"
 
 
 def test_an_untrained_model_is_exact_on_nothing(tokenizer):
