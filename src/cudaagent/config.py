@@ -98,7 +98,7 @@ class LearnerSettings:
     """The Ray Train learner."""
 
     workers: int = 1
-    """Ray Train workers."""
+    """Ray Train workers; 0 runs the training loop inside the learner's own process."""
     use_gpu: bool = False
     """Give each worker a GPU."""
     threads: int = 2
@@ -237,7 +237,6 @@ def check(config: Config) -> None:
         "rollout.chunk": config.rollout.chunk,
         "rollout.profilers": config.rollout.profilers,
         "rollout.sandboxes": config.rollout.sandboxes,
-        "learner.workers": config.learner.workers,
         "evaluation.samples": config.evaluation.samples,
         "ppo.mini_batches": config.ppo.mini_batches,
         "ppo.epochs": config.ppo.epochs,
@@ -245,6 +244,8 @@ def check(config: Config) -> None:
     for key, value in positive.items():
         if value < 1:
             raise UserError(f"{key}={value} must be at least 1")
+    if config.learner.workers < 0:
+        raise UserError(f"learner.workers={config.learner.workers} must be at least 0")
 
 
 def _one_line(error: Exception) -> str:
