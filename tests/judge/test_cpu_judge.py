@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -400,6 +402,29 @@ def get_init_inputs(): return [2.0, torch.arange(4.0), {"flag": None, "dtype": t
     ]  # fmt: skip
     assert [leaf.dtype for leaf in facts.leaves] == ["bool", "int64", "bfloat16"]
     assert facts.layout.inputs[0].stride == (1, 64)
+
+
+def test_weak_isolation_frozen_weights_and_a_reference_for_each_task(
+    library: CompileResult, lease: TimingLease
+) -> None:
+    settings = replace(SETTINGS, share_reference=False, weights="frozen")
+    sandbox = SandboxSettings(backend="process")
+    with LocalJudge(settings, LIMITS, sandbox, lease=lease) as judge:
+        linear = judge.judge(LINEAR, submission(LINEAR_NEW), library, purpose="verify")
+        assert linear.correct, linear.failure
+        assert linear.isolation == "process"
+        assert linear.weights == "frozen"
+        first = judge.runners.reference(LINEAR).process.pid
+        square = verify(judge, library, "cuda_extension.fast(x, out)")
+        assert square.correct, square.failure
+        assert judge.runners.reference(SQUARE).process.pid != first
+        # A zygote that somebody killed is replaced.
+        os.kill(judge.runners.zygote.pid, signal.SIGKILL)
+        lost = verify(judge, library, "cuda_extension.fast(x, out)")
+        assert lost.code == "infrastructure"
+        assert lost.reward is None
+        after = verify(judge, library, "cuda_extension.fast(x, out)")
+        assert after.correct, after.failure
 
 
 def test_nothing_is_left_when_the_judge_is_killed(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ from cudaagent.judge.verdict import Failure
 from cudaagent.judge.wire import memory_file
 
 GROUP = "candidate"
+_MAX_SPREAD, _SMALL_SPREAD = 4, 1 << 20
+"""Elements from an output's first to its last, at most: so many for each of its own, and some."""
 _HELP = {
     "load": "while the library was loaded and model_new.py imported",
     "constructor": "while ModelNew was constructed",
@@ -274,6 +276,12 @@ class Candidate:
             located = value.tensors[index]
             if not located.spec.numel:
                 continue
+            if located.spec.extent > _MAX_SPREAD * located.spec.numel + _SMALL_SPREAD:
+                text = (
+                    f"{name} has strides {list(located.spec.stride)}, which spread it over "
+                    f"{located.spec.extent} elements; make it contiguous"
+                )
+                raise CandidateFailed(Failure("wrong-structure", "verify", text, {"leaf": name}))
             lies_in = aliased_input(located.address, self._ring_address, facts.layout, slots=slots)
             if lies_in is not None and lies_in != allowed:
                 text = (

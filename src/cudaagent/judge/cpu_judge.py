@@ -57,6 +57,8 @@ from cudaagent.toolchain.compiler import CompileResult
 from cudaagent.workspace.submission import Submission
 
 _VERIFY_SLOTS = 6
+_REQUEST_MS = 0.15
+"""What asking for one call costs, roughly; decides only how many calls a pass has."""
 _ABOVE_NOISE = 20.0
 """A floor is believed only where a pass at the floor stands out of the hand-over's noise."""
 
@@ -203,7 +205,8 @@ class LocalJudge:
     ) -> Verdict:
         profiler = self.tasks.profiler(of.facts, of.bulk, rng)
         eager_ms = of.known.eager_ms or 1.0
-        shape = profiler.shape([of.verified.call_ms, eager_ms, of.known.compile_ms or eager_ms])
+        call_ms = max(of.verified.call_ms - _REQUEST_MS, of.verified.call_ms / 4)
+        shape = profiler.shape([call_ms, eager_ms, of.known.compile_ms or eager_ms])
         with _phase(seconds, "set-up"):
             of.candidate.bind(shape.slots)
             arms = {CANDIDATE: TimedArm(of.candidate.process, GROUP, of.verified.outputs)}

@@ -18,7 +18,7 @@ from cudaagent.errors import InfrastructureError, TaskError
 from cudaagent.judge.facts import TaskBulk, TaskFacts
 from cudaagent.judge.manifest import ManifestError
 from cudaagent.judge.passes import NULL, PassFailed, memory_available
-from cudaagent.judge.process import RUNNER_FAULTS
+from cudaagent.judge.process import RUNNER_FAULTS, RunnerTimeout
 from cudaagent.judge.profile import COMPILED, EAGER, Profiler
 from cudaagent.judge.reference import ReferenceRunner, raise_as_task_error
 from cudaagent.judge.runners import Runners
@@ -146,8 +146,9 @@ class KnownTasks:
             self._runners.warmed(task, facts, shape)
         except PassFailed as error:
             self._runners.drop_all()
-            if error.arm == NULL:
-                raise InfrastructureError(f"the null runner failed: {error.error}") from error
+            # The study has called it within the limit, so a pass that hangs is the machine's fault.
+            if error.arm == NULL or isinstance(error.error, RunnerTimeout):
+                raise InfrastructureError(f"a timed pass failed: {error}") from error
             raise_as_task_error(task, error.error)
         except RUNNER_ERRORS as error:
             self._runners.drop_all()

@@ -72,6 +72,8 @@ class _Group:
     slots: list[_Slot] = field(default_factory=list[_Slot])
     names: list[str] = field(default_factory=list[str])
     live: bool = True
+    frozen: list[Tensor] = field(default_factory=list[Tensor])
+    """Slot 0's values, which are everybody's, where weights do not change."""
 
 
 @dataclass(slots=True)
@@ -195,7 +197,9 @@ class Runner:
                 arm.bind()
                 if not group.live:
                     _point(arm.tensors, group.slots[0].values)
+        group.frozen = []
         if not group.live:
+            group.frozen = group.slots[0].values
             for slot in group.slots:
                 slot.values = []
         return {}
@@ -354,6 +358,7 @@ class Runner:
         args, values = slot.args, slot.values
         if message.get("double"):
             args = [map_floats(arg, torch.float64) for arg in args]
+            values = values or arm.group.frozen
             values = [map_floats(value, torch.float64) for value in values]
         train = bool(message.get("train"))
         if train:

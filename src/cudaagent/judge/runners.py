@@ -41,11 +41,8 @@ class Runners:
         self.threads = len(os.sched_getaffinity(0))
         named = sandbox.backend in ("namespace", "process")
         self.isolation = sandbox.backend if named else best_backend()
-        self.zygote = ZygoteProcess(
-            threads=self.threads,
-            output_bytes=limits.output_bytes,
-            many_compiles=share_reference,
-        )
+        self._share_reference = share_reference
+        self.zygote = self._start_zygote()
         self.ring = Ring(self.threads)
         self.ring_limit = ring_bytes_limit(limits.host_memory_bytes)
         self._references = ReferenceHost(
@@ -123,6 +120,16 @@ class Runners:
             self._references.drop()
         with contextlib.suppress(InfrastructureError):
             self._drop_null()
+        if not self.zygote.alive:
+            self.zygote.close()
+            self.zygote = self._start_zygote()
+
+    def _start_zygote(self) -> ZygoteProcess:
+        return ZygoteProcess(
+            threads=self.threads,
+            output_bytes=self._limits.output_bytes,
+            many_compiles=self._share_reference,
+        )
 
     def close(self) -> None:
         """End every process and give the ring back."""

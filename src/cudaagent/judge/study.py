@@ -113,6 +113,12 @@ class Study:
         self._node = value.node
         found = leaves(value.node)
         specs = tuple(value.tensors[index].spec for _, index in found)
+        if (size := sum(spec.nbytes for spec in specs)) > self._ring_limit:
+            raise TaskError(
+                "task-too-large",
+                f"task {self._task.id}: the output takes {size >> 20} MiB; "
+                f"{self._ring_limit >> 20} MiB are the most here",
+            )
         self._leaves = tuple(
             LeafLayout(name, spec.dtype, spec.shape)
             for (name, _), spec in zip(found, specs, strict=True)

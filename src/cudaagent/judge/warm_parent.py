@@ -51,6 +51,10 @@ class ZygoteProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def ready(self) -> str:
         """Wait until torch is imported there; returns its version."""
         if not self._torch:
