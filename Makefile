@@ -81,7 +81,7 @@ submit: $(VENV)/.installed
 
 # The checkpoint that the quickstart starts from, made anew on teacher trajectories (minutes on a GPU).
 cold-start: $(VENV)/.installed
-	$(BIN)/python -m cudaagent.policy.coldstart --out checkpoints/quickstart
+	$(BIN)/python jobs/cold_start.py --out checkpoints/quickstart
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

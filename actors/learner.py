@@ -26,6 +26,10 @@ from cudaagent.rl.stages import StageLoop, StageOptions, StagePlan, StepResult
 _POLL_S = 0.05
 
 
+class LearnerLost(InfrastructureError):
+    """The actor was restarted and knows of no stage; start the stage again."""
+
+
 class Learner:
     """Starts stages and hands their step results to the driver."""
 
@@ -85,8 +89,11 @@ class Learner:
         """The result of global step ``step``.
 
         Raises:
+            LearnerLost: this is a restarted actor.
             InfrastructureError: the stage failed, or the step did not end within ``timeout_s``.
         """
+        if self._thread is None:
+            raise LearnerLost("the learner was restarted")
         deadline = time.monotonic() + timeout_s
         while step not in self._results:
             if self._failure is not None:

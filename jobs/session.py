@@ -20,6 +20,7 @@ from types import TracebackType
 import ray
 from ray.exceptions import RayActorError
 
+from cudaagent.actors.learner import LearnerLost
 from cudaagent.agent.episode import EpisodeSpec
 from cudaagent.config import STAGES, Config
 from cudaagent.errors import InfrastructureError, UserError
@@ -188,7 +189,7 @@ class TrainingSession:
             try:
                 result: StepResult = ray.get(learner.wait.remote(step, _STEP_S))
                 break
-            except RayActorError:
+            except (RayActorError, LearnerLost):
                 self._restarts += 1
                 if self._restarts > 3:
                     raise InfrastructureError("the learner died four times in one stage") from None
@@ -282,7 +283,10 @@ class TrainingSession:
 
         directory = self._run.path / "cold_start"
         if not (directory / "config.json").is_file():
-            cold_start(directory, ColdStartSettings(seed=self._config.run.seed))
+            settings = ColdStartSettings.for_device(
+                self._config.policy.device, self._config.run.seed
+            )
+            cold_start(directory, settings)
         self._config.policy.spec = f"hf:{directory}"
 
 

@@ -137,7 +137,8 @@ def _run(options: argparse.Namespace) -> int:
         from cudaagent.report.command import command
 
         return command(options.runs, as_json=options.json)
-    from cudaagent.jobs import commands
+    # The package is mapped from jobs/, which type checkers do not follow.
+    from cudaagent.jobs import commands  # pyright: ignore[reportMissingImports]
 
     return commands.run(options)
 

@@ -226,10 +226,10 @@ def check(config: Config) -> None:
     if config.synthesis.min_ms >= config.synthesis.max_ms:
         raise UserError("synthesis.min_ms must be below synthesis.max_ms")
     for name in ("single_turn", "agentic"):
-        stage: StageSettings = getattr(config, name)
-        if stage.batch < config.ppo.mini_batches:
+        length: StageSettings = getattr(config, name)
+        if length.batch < config.ppo.mini_batches:
             raise UserError(
-                f"{name}.batch={stage.batch} is smaller than ppo.mini_batches="
+                f"{name}.batch={length.batch} is smaller than ppo.mini_batches="
                 f"{config.ppo.mini_batches}; lower ppo.mini_batches"
             )
     positive = {

@@ -1,7 +1,7 @@
 """The true loop: small policy, real compiler, real judge, two rollout workers, kills, resume.
 
 One uninterrupted run is the yardstick. A second run of the same seed is killed with -9 in three
-places (a rollout worker, the learner's worker, the driver itself) and continued with the same
+places (a rollout worker, the learner, the driver itself) and continued with the same
 command. It starts from the first one's tasks and verdicts, since measured times are never equal
 twice; everything else it makes itself, and the results must be equal to the bit.
 """
@@ -153,7 +153,7 @@ def test_kills_change_nothing(yardstick: tuple[RunDir, str], tmp_path: Path) -> 
 
     process = start(tmp_path, "broken")
     _await(process, lambda: (broken / "trajectories" / "agentic-0.parquet").is_file())
-    _await(process, lambda: kill_descendant(process, "ray::RayTrainWorker"))
+    _await(process, lambda: kill_descendant(process, "ray::Learner"))
     finish(process)
 
     run = RunDir.existing(broken)
