@@ -32,6 +32,7 @@ from cudaagent.jobs.progress import Progress
 from cudaagent.jobs.tasks import make_tasks
 from cudaagent.rl.stages import StagePlan, StepResult
 from cudaagent.run_dir import RunDir
+from cudaagent.sandbox.base import choose_backend
 from cudaagent.target import resolve_target
 from cudaagent.tasks.task import Task
 
@@ -62,6 +63,11 @@ class TrainingSession:
     def __enter__(self) -> TrainingSession:
         config = self._config
         target = resolve_target(config.target)
+        if choose_backend(config.sandbox) == "process" and not config.sandbox.allow_weak:
+            raise UserError(
+                "this machine allows neither root nor user namespaces, so isolation would be only "
+                "`process`; allow namespaces, or set sandbox.allow_weak=true for trusted tasks"
+            )
         if self._from_scratch:
             self._cold_start()
         self._initial = _local_directory(config.policy.spec)

@@ -27,6 +27,7 @@ STATES = {
     "final": "Held-out tasks, state at the end of each episode (what training rewards)",
 }
 
+STAGE_TITLE = "Stages of one step"
 LEGEND = (
     "pass, >eager, >compile, top in % of episodes. pass: correct. >eager, >compile: correct and",
     "faster than PyTorch eager, than torch.compile. top: reward 3, more than 5 % faster than both.",
@@ -56,7 +57,9 @@ def tables_of(reports: Sequence[RunReport], *, levels: bool = True) -> list[Tabl
 def render_terminal(reports: Sequence[RunReport]) -> str:
     """Plain text within 100 columns; several runs are compared over all levels only."""
     blocks = ["\n".join(_header(report)) for report in reports]
-    for number, table in enumerate(tables_of(reports, levels=len(reports) == 1)):
+    # The stages' other metrics are in the written report: the screen ends with what matters.
+    tables = tables_of(reports, levels=len(reports) == 1)
+    for number, table in enumerate(t for t in tables if t.title != STAGE_TITLE):
         lines = [table.title, *_aligned(table)]
         if number == 0 and any(report.scores for report in reports):
             lines += ["", *LEGEND]
@@ -208,7 +211,7 @@ def _result_table(reports: Sequence[RunReport]) -> Table:
         if not name.startswith("time/")
     ]
     header = (*_who_header(reports), "metric")
-    return Table("Stages of one step", (*header, "value"), tuple(rows), text=len(header))
+    return Table(STAGE_TITLE, (*header, "value"), tuple(rows), text=len(header))
 
 
 def _who_header(reports: Sequence[RunReport]) -> tuple[str, ...]:
