@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,10 +32,12 @@ from cudaagent.actors.profiler_pool import ProfilerPool, RemoteJudge
 from cudaagent.actors.replay_buffer import ReplayBuffer
 from cudaagent.actors.rollout_worker import RolloutWorker
 from cudaagent.config import Config
-from cudaagent.errors import InfrastructureError
+from cudaagent.errors import CudaAgentError, InfrastructureError, UserError
 
 _PLACEMENT_S = 120.0
 _START_S = 300.0
+_OUR_ERROR = re.compile(r"UserError: (.+)")
+"""How Ray quotes an error that an actor's constructor raised."""
 _TINY_CPU = 0.01
 """A placement-group bundle needs some resource; a CPU profiler shares the machine by the lease."""
 
@@ -240,8 +243,6 @@ class Cluster:
 
 def _call(function: Callable[[], Any]) -> Any:
     """Run ``function``; an error of ours that crossed Ray is raised as what it is."""
-    from cudaagent.errors import CudaAgentError
-
     try:
         return function()
     except ray.exceptions.RayTaskError as error:
@@ -252,4 +253,6 @@ def _call(function: Callable[[], Any]) -> Any:
         cause = getattr(error, "cause", None)
         if isinstance(cause, CudaAgentError):
             raise cause from None
+        if found := _OUR_ERROR.search(str(error)):
+            raise UserError(found.group(1)) from None
         raise InfrastructureError(f"an actor did not start: {error}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import random
 import shutil
 import time
@@ -19,6 +20,7 @@ from types import TracebackType
 
 import ray
 from ray.exceptions import RayActorError
+from safetensors import SafetensorError, safe_open
 
 from cudaagent.actors.learner import LearnerLost
 from cudaagent.agent.episode import EpisodeSpec
@@ -70,7 +72,7 @@ class TrainingSession:
             )
         if self._from_scratch:
             self._cold_start()
-        self._initial = _local_directory(config.policy.spec)
+        self._initial = local_checkpoint(config.policy.spec)
         config.policy.spec = f"hf:{self._initial}"
         if saved := self._run.checkpoints():
             # A kill between a checkpoint and its publication left the pointer one step behind.
@@ -303,11 +305,26 @@ def _count(values: Iterator[str]) -> dict[str, int]:
     return counts
 
 
-def _local_directory(spec: str) -> Path:
+def local_checkpoint(spec: str) -> Path:
+    """The absolute directory of an ``hf:`` policy that can be trained.
+
+    Raises:
+        UserError: another kind of policy, or a directory whose files cannot be read.
+    """
     kind, _, directory = spec.partition(":")
     if kind != "hf":
         raise UserError(f"policy.spec={spec} cannot be trained; give hf:DIRECTORY")
     path = Path(directory)
     if not (path / "config.json").is_file():
         raise UserError(f"policy.spec: {path} is no Hugging Face directory (no config.json)")
+    try:
+        json.loads((path / "config.json").read_text())
+        weights = sorted(path.glob("*.safetensors"))
+        if not weights:
+            raise UserError(f"policy.spec: {path} holds no *.safetensors file")
+        for file in weights:
+            with safe_open(file, framework="numpy"):
+                pass
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"policy.spec: checkpoint {path} is not readable: {error}") from error
     return path.resolve()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 
 from cudaagent.config import Config
-from cudaagent.jobs.session import TrainingSession
+from cudaagent.jobs.session import TrainingSession, local_checkpoint
 from cudaagent.run_dir import RunDir
 
 
@@ -23,6 +23,8 @@ def train(config: Config, *, from_scratch: bool = False) -> RunDir:
         UserError: an option, task, checkpoint or target that cannot be used.
         InfrastructureError: the cluster failed in a way that retries do not mend.
     """
+    if not from_scratch:
+        local_checkpoint(config.policy.spec)  # before anything is written
     run = RunDir.open(config)
     with run.exclusive(), TrainingSession(config, run, from_scratch=from_scratch) as session:
         session.prepare_tasks()
