@@ -163,7 +163,8 @@ class LocalJudge:
                 return _from_failure(known.failure)
             assert known.facts is not None
             facts, bulk = known.facts, self.tasks.bulk(task, known.facts)
-        rng = self.tasks.rng()
+        seed = self.tasks.draw_seed()
+        rng = random.Random(seed)
         with _phase(seconds, "fork"):
             process = self.runners.fork()
         candidate = Candidate(
@@ -183,6 +184,7 @@ class LocalJudge:
                 evidence={
                     "kinds": list(verified.kinds),
                     "cases": len(bulk.cases),
+                    "seed": seed,
                     "task_seed": facts.seed,
                 },
             )

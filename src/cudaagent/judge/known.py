@@ -64,9 +64,9 @@ class KnownTasks:
         self._bulk: OrderedDict[str, TaskBulk] = OrderedDict()
         self._budget = memory_available() // _BULK_SHARE
 
-    def rng(self) -> random.Random:
-        """Secret draws of one judgement."""
-        return random.Random(secrets.randbits(128) if self._seed is None else self._seed)
+    def draw_seed(self) -> int:
+        """A seed for one judgement or one study; secret until it is over."""
+        return secrets.randbits(62) if self._seed is None else self._seed
 
     def studied(self, task: Task) -> KnownTask:
         """Facts about a task, or its failure."""
@@ -74,8 +74,7 @@ class KnownTasks:
         if known is None:
             known = KnownTask()
             try:
-                seed = secrets.randbits(31) if self._seed is None else self._seed
-                known.facts = self._study(task, seed)
+                known.facts = self._study(task, self.draw_seed() % (1 << 31))
                 if known.facts.mode_dependent:
                     known.warnings = ("mode-dependent",)
             except TaskError as error:
@@ -138,7 +137,7 @@ class KnownTasks:
         return facts
 
     def _time(self, task: Task, known: KnownTask, facts: TaskFacts) -> None:
-        profiler = self.profiler(facts, self.bulk(task, facts), self.rng())
+        profiler = self.profiler(facts, self.bulk(task, facts), random.Random(self.draw_seed()))
         try:
             runner = self._runners.bind_reference(task, facts, 1)
             shape = profiler.shape([_rough_ms(runner, facts)])

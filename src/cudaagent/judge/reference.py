@@ -255,9 +255,12 @@ class ReferenceRunner:
         """Make the compiled arm and compile it on slot 0; seconds."""
         if key in self._compiled:
             return 0.0
-        self._request({"op": "compile", "key": key}, self._limits.load_s, "load_s")
         message = {"op": "call", "arm": f"{key}:compiled", "slot": 0}
-        answer = self._request(message, self._limits.build_s, "build_s")
+        try:
+            self._request({"op": "compile", "key": key}, self._limits.load_s, "load_s")
+            answer = self._request(message, self._limits.build_s, "build_s")
+        except RunnerError as error:
+            raise RunnerError("torch.compile", error.kind, error.text, error.memory) from error
         self.release()
         self._request({"op": "settle"}, self._limits.load_s, "load_s")
         self._compiled.add(key)

@@ -41,7 +41,7 @@ from cudaagent.judge.manifest import (
     leaves,
     slot_layout,
 )
-from cudaagent.judge.passes import slot_too_large
+from cudaagent.judge.passes import memory_available, slot_too_large
 from cudaagent.judge.process import RunnerError
 from cudaagent.judge.reference import (
     Binding,
@@ -113,12 +113,7 @@ class Study:
         self._node = value.node
         found = leaves(value.node)
         specs = tuple(value.tensors[index].spec for _, index in found)
-        if (size := sum(spec.nbytes for spec in specs)) > self._ring_limit:
-            raise TaskError(
-                "task-too-large",
-                f"task {self._task.id}: the output takes {size >> 20} MiB; "
-                f"{self._ring_limit >> 20} MiB are the most here",
-            )
+        self._check_size(sum(spec.nbytes for spec in specs))
         self._leaves = tuple(
             LeafLayout(name, spec.dtype, spec.shape)
             for (name, _), spec in zip(found, specs, strict=True)
@@ -192,6 +187,20 @@ class Study:
         slot = self._ring.slot(self._binding.layout, 0)
         self._pools.write_exactly(slot, drawn, weights)
         return drawn, weights
+
+    def _check_size(self, output_bytes: int) -> None:
+        """Whether everything that is kept of the task fits into half of the free memory."""
+        inputs, params = self._pools.inputs, self._pools.params
+        kept = sum(data.nbytes for one in (*inputs, *params) for data in one)
+        kept += output_bytes * (len(inputs) + _SCALE_INPUTS)
+        free = memory_available() // 2
+        if output_bytes > self._ring_limit or kept > free:
+            raise TaskError(
+                "task-too-large",
+                f"task {self._task.id}: inputs, weights and outputs take {kept >> 20} MiB, one "
+                f"output {output_bytes >> 20} MiB; there is room for {free >> 20} MiB and "
+                f"{self._ring_limit >> 20} MiB",
+            )
 
     def _first_call(self) -> tuple[Value, tuple[int | None, ...], bool]:
         """The eager model's first output: its structure, and what it does to its inputs."""
