@@ -9,6 +9,7 @@ closes or the judge is no longer its parent.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import importlib
@@ -68,7 +69,8 @@ class Zygote:
             return
         finally:
             for child in list(self._children.values()):
-                _end(child, 0.0)
+                with contextlib.suppress(InfrastructureError):  # it dies with this process
+                    _end(child, 0.0)
 
     def _answer(self, frame: Frame) -> None:
         assert frame.message is not None
