@@ -251,8 +251,8 @@ def test_ticks_enclose_the_values(low: float, high: float) -> None:
 def test_a_stage_of_one_step_shows_its_metrics_as_numbers(tmp_path: Path) -> None:
     report = summarise(full_run(tmp_path))
     assert not [panel for panel in report.panels if panel.stage == "rft"]
-    lines = [line.split() for line in render_terminal([report]).splitlines()]
-    assert ["RFT", "supervised/loss_last", "0.25"] in lines
+    assert "| RFT | supervised/loss_last | 0.25 |" in render_markdown([report]).splitlines()
+    assert "supervised/loss_last" not in render_terminal([report])
 
 
 def test_command_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
