@@ -24,6 +24,7 @@ from cudaagent.errors import InfrastructureError
 from cudaagent.rl.stages import StageLoop, StageOptions, StagePlan, StepResult
 
 _POLL_S = 0.05
+_START_S = 1800.0
 
 
 class LearnerLost(InfrastructureError):
@@ -41,16 +42,33 @@ class Learner:
         self._results: dict[int, StepResult] = {}
         self._failure: str | None = None
         self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
 
     def start(self, plan: StagePlan) -> None:
-        """Begin a stage; returns at once."""
+        """Begin a stage; returns when its workers have loaded their models.
+
+        Not earlier, because the start of worker processes computes for many seconds, which would
+        disturb whatever is timed meanwhile.
+
+        Raises:
+            InfrastructureError: the workers failed, or did not start within half an hour.
+        """
         if self._thread is not None and self._thread.is_alive():
             raise InfrastructureError("the learner is still in an earlier stage")
         self._failure = None
         self._results = {}
+        self._ready.clear()
         me = ray.get_runtime_context().current_actor
         self._thread = threading.Thread(target=self._fit, args=(plan, me), daemon=True)
         self._thread.start()
+        deadline = time.monotonic() + _START_S
+        while not self._ready.wait(_POLL_S):
+            self._raise_failure()
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"learner: workers not ready within {_START_S:.0f} s; "
+                    f"cluster has {ray.available_resources()} free"
+                )
 
     def _fit(self, plan: StagePlan, me: ray.actor.ActorHandle) -> None:
         settings = self._config.learner
@@ -81,6 +99,10 @@ class Learner:
             # The driver raises it: a thread has nobody to raise to.
             self._failure = f"{type(error).__name__}: {error}"
 
+    def ready(self) -> None:
+        """Called by the worker of rank 0 when it is about to wait for its first batch."""
+        self._ready.set()
+
     def report(self, result: StepResult) -> None:
         """Called by the worker of rank 0 after its checkpoint is on disk."""
         self._results[result.step] = result
@@ -96,8 +118,7 @@ class Learner:
             raise LearnerLost("the learner was restarted")
         deadline = time.monotonic() + timeout_s
         while step not in self._results:
-            if self._failure is not None:
-                raise InfrastructureError(f"learner failed: {self._failure}")
+            self._raise_failure()
             if time.monotonic() > deadline:
                 raise InfrastructureError(
                     f"learner: step {step} not done within {timeout_s:.0f} s; "
@@ -112,6 +133,9 @@ class Learner:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 raise InfrastructureError(f"learner: stage not closed within {timeout_s:.0f} s")
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             raise InfrastructureError(f"learner failed: {self._failure}")
 
@@ -122,6 +146,8 @@ def train_loop_per_worker(loop: dict[str, Any]) -> None:
     config: Config = loop["config"]
     torch.set_num_threads(config.learner.threads)
     stage = StageLoop(plan, _options(config, Path(loop["run_dir"])))
+    if ray.train.get_context().get_world_rank() == 0:
+        ray.get(loop["learner"].ready.remote())
     for index in range(stage.done, len(plan.batch_ids)):
         trajectories = _pull(loop["buffer"], plan.batch_ids[index])
         result = stage.learn(trajectories, plan.first_step + index)
