@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from cudaagent.config import Config, load_config, to_dict, to_yaml
@@ -30,9 +31,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _train(config: Config, options: argparse.Namespace) -> int:
+    from cudaagent.jobs.cluster import inside_job
     from cudaagent.jobs.train import train
     from cudaagent.report.command import command
 
+    if inside_job() and not Path(config.run.root).is_absolute():
+        print(
+            f"note: run.root={config.run.root} lies in the job's copy of the working directory, "
+            "which Ray deletes later; give run.root=/absolute/path to keep the run",
+            file=sys.stderr,
+        )
     run_dir = train(config, from_scratch=options.from_scratch)
     return command([run_dir.path], as_json=options.json)
 

@@ -7,6 +7,7 @@ import sys
 from cudaagent.config import Config
 from cudaagent.jobs.cluster import Cluster
 from cudaagent.jobs.evaluation import evaluate_tasks
+from cudaagent.policy.open import check_policy
 from cudaagent.run_dir import RunDir
 from cudaagent.target import resolve_target
 from cudaagent.tasks.suites import load_suite
@@ -19,6 +20,7 @@ def evaluate(config: Config) -> RunDir:
         UserError: a suite or policy that cannot be used.
     """
     assert config.tasks.heldout is not None
+    check_policy(config.policy.spec)  # before anything is written
     tasks = load_suite(config.tasks.heldout)
     target = resolve_target(config.target)
     run = RunDir.open(config)

@@ -33,10 +33,12 @@ class Progress:
             )
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """``count`` more units are done."""
+        """``count`` more units are done; work that had to be repeated makes the whole longer."""
         self._done += count
+        self._total = max(self._total, self._done)
         self._note = note or self._note
         if self._bar is not None:
+            self._bar.total = self._total
             self._bar.set_postfix_str(self._note, refresh=False)
             self._bar.update(count)
         elif time.monotonic() - self._last_line > _LINE_EVERY_S and self._done < self._total:

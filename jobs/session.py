@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import random
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 
 import ray
 from ray.exceptions import RayActorError
-from safetensors import SafetensorError, safe_open
 
 from cudaagent.actors.learner import LearnerLost
 from cudaagent.agent.episode import EpisodeSpec
@@ -32,6 +29,7 @@ from cudaagent.jobs.collect import Collected, collect
 from cudaagent.jobs.evaluation import evaluate_tasks, report_to, seed_of
 from cudaagent.jobs.progress import Progress
 from cudaagent.jobs.tasks import make_tasks
+from cudaagent.policy.checkpoint import local_checkpoint
 from cudaagent.rl.stages import StagePlan, StepResult
 from cudaagent.run_dir import RunDir
 from cudaagent.sandbox.base import choose_backend
@@ -303,28 +301,3 @@ def _count(values: Iterator[str]) -> dict[str, int]:
     for value in values:
         counts[value] = counts.get(value, 0) + 1
     return counts
-
-
-def local_checkpoint(spec: str) -> Path:
-    """The absolute directory of an ``hf:`` policy that can be trained.
-
-    Raises:
-        UserError: another kind of policy, or a directory whose files cannot be read.
-    """
-    kind, _, directory = spec.partition(":")
-    if kind != "hf":
-        raise UserError(f"policy.spec={spec} cannot be trained; give hf:DIRECTORY")
-    path = Path(directory)
-    if not (path / "config.json").is_file():
-        raise UserError(f"policy.spec: {path} is no Hugging Face directory (no config.json)")
-    try:
-        json.loads((path / "config.json").read_text())
-        weights = sorted(path.glob("*.safetensors"))
-        if not weights:
-            raise UserError(f"policy.spec: {path} holds no *.safetensors file")
-        for file in weights:
-            with safe_open(file, framework="numpy"):
-                pass
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"policy.spec: checkpoint {path} is not readable: {error}") from error
-    return path.resolve()

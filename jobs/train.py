@@ -12,7 +12,8 @@ from __future__ import annotations
 import sys
 
 from cudaagent.config import Config
-from cudaagent.jobs.session import TrainingSession, local_checkpoint
+from cudaagent.jobs.session import TrainingSession
+from cudaagent.policy.checkpoint import local_checkpoint
 from cudaagent.run_dir import RunDir
 
 

@@ -1,9 +1,10 @@
 """The true loop: small policy, real compiler, real judge, two rollout workers, kills, resume.
 
-One uninterrupted run is the yardstick. A second run of the same seed is killed with -9 in three
-places (a rollout worker, the learner, the driver itself) and continued with the same
-command. It starts from the first one's tasks and verdicts, since measured times are never equal
-twice; everything else it makes itself. Tokens and rewards must be equal, weights to rounding.
+One uninterrupted run is the yardstick. A second run of the same seed is killed with -9 in four
+places (rollout workers, the learner, the driver itself) and continued with the same command. It
+starts from the first one's tasks and verdicts, since measured times are never equal twice;
+everything else it makes itself. Tokens and rewards must be equal, weights to rounding: the last
+bits of a log-probability depend on which episodes the engine happened to decode together.
 """
 
 from __future__ import annotations
@@ -154,9 +155,12 @@ def test_kills_change_nothing(yardstick: tuple[RunDir, str], tmp_path: Path) -> 
     process = start(tmp_path, "broken")
     _await(process, lambda: (broken / "trajectories" / "agentic-0.parquet").is_file())
     _await(process, lambda: kill_descendant(process, "ray::Learner"))
+    _await(process, lambda: kill_descendant(process, "ray::RolloutWorker.rollout"))
     finish(process)
 
     run = RunDir.existing(broken)
+    lost = {(e["stage"], e["step"]): e["lost_workers"] for e in run.events("rollout")}
+    assert lost["agentic", 1] == 1
     for stage, step in (("single_turn", 0), ("sampling", 0), ("agentic", 0), ("agentic", 1)):
         expected = {t.id: t for t in whole.read_trajectories(stage, step)}
         found = {t.id: t for t in run.read_trajectories(stage, step)}

@@ -12,6 +12,7 @@ from pathlib import Path
 from cudaagent.errors import UserError
 from cudaagent.lease import TimingLease
 from cudaagent.policy.base import Policy
+from cudaagent.policy.checkpoint import check_checkpoint
 
 KINDS = "hf:MODEL_OR_DIR, teacher, replay:FILE, openai:MODEL@BASE_URL or vllm:MODEL"
 
@@ -56,6 +57,27 @@ def open_policy(
     if kind == "vllm":
         raise UserError(_vllm_missing(rest))
     raise UserError(f"policy {spec!r} is none of {KINDS}")
+
+
+def check_policy(spec: str) -> None:
+    """Find out what can be found out about ``spec`` without loading it.
+
+    Raises:
+        UserError: see ``open_policy``.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind != "hf":
+        open_policy(spec)
+    elif not rest:
+        raise UserError(f"policy {spec!r} is none of {KINDS}")
+    elif _names_a_directory(rest):
+        check_checkpoint(Path(rest))
+
+
+def _names_a_directory(text: str) -> bool:
+    """Not a model's name on the hub: a path that exists, or whose parent does."""
+    path = Path(text)
+    return path.exists() or path.is_absolute() or ("/" in text and path.parent.is_dir())
 
 
 def is_trainable(spec: str) -> bool:
