@@ -93,18 +93,19 @@ class PPOLearner:
         batch = make_batch(trajectories)
         sums = metrics.MetricSums(self.device)
         started = time.perf_counter()
-        value_N = self._fit_critic(batch, sums)
-        critic_done = time.perf_counter()
         reward_M = torch.from_numpy(batch.reward_M).to(self.device)
         row_N = torch.from_numpy(batch.row_N).to(self.device)
+        return_N = returns_flat(reward_M, row_N, gamma=settings.gamma)
+        share_N = torch.from_numpy(batch.share_N).to(self.device)
+        self.critic.centre(return_N, share_N)
+        value_N = self._fit_critic(batch, sums)
+        critic_done = time.perf_counter()
         flat = gae_flat(reward_M, value_N, row_N, gamma=settings.gamma, lam=settings.lam)
         white = whiten(flat.advantage_N)
         advantage_N = white.advantage_N if settings.whiten_advantages else flat.advantage_N
         old_logp_N = self._fit_actor(batch, advantage_N, sums)
         actor_done = time.perf_counter()
         self.step += 1
-        return_N = returns_flat(reward_M, row_N, gamma=settings.gamma)
-        share_N = torch.from_numpy(batch.share_N).to(self.device)
         explained = metrics.explained_variance
         return {
             **metrics.batch_metrics(batch, self.device),

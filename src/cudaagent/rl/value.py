@@ -1,8 +1,10 @@
 """The value model: the policy's architecture with parameters of its own and a scalar head.
 
 Runs in the learner's process. On disk it is a plain Hugging Face directory of the backbone plus
-``value_head.safetensors``. The head is float32 and starts at zero, so an untrained critic says 0
-and no gradient reaches the backbone before the head has moved.
+``value_head.safetensors``. The head is float32 and its weights start at zero, so no gradient reaches
+the backbone before the head has moved. Whoever trains an untouched critic first puts its bias at
+the mean return (``centre``): from a bias of 0 the first steps learn nothing but that mean, with all
+parameters at once, and what distinguishes one state from another comes many epochs later.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
 from cudaagent.errors import UserError
+from cudaagent.rl import world
 from cudaagent.rl.pretrained import load_pretrained
 
 HEAD_FILE = "value_head.safetensors"
@@ -41,6 +44,17 @@ class ValueModel(torch.nn.Module):
         backbone = copy.deepcopy(policy.base_model)
         assert isinstance(backbone, PreTrainedModel)
         return cls(backbone)
+
+    def centre(self, return_N: Tensor, weight_N: Tensor) -> None:
+        """Put an untouched head's bias at the weighted mean return over all workers."""
+        if bool(self.head.weight.any()) or bool(self.head.bias.any()):
+            return
+        weight_N = weight_N.double()
+        total, weight = world.all_sum(
+            torch.stack([(weight_N * return_N.double()).sum(), weight_N.sum()])
+        ).tolist()
+        if weight > 0:
+            torch.nn.init.constant_(self.head.bias, total / weight)
 
     def value(self, hidden_AH: Tensor) -> Tensor:
         """Values [A] of hidden states [A, H]."""

@@ -98,10 +98,14 @@ class _Fit:
 
     def explained(self, batch: Batch, value_N: Tensor) -> float:
         """Share of the outcome's variance that ``value_N`` explains."""
+        return_N, share_N = self.returns(batch)
+        return metrics.explained_variance(return_N, value_N, share_N)
+
+    def returns(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Discounted outcomes [N] and their weights [N]."""
         reward_M, row_N = self._tensors(batch)
         return_N = returns_flat(reward_M, row_N, gamma=self.settings.gamma)
-        share_N = torch.from_numpy(batch.share_N).to(self.passes.device)
-        return metrics.explained_variance(return_N, value_N, share_N)
+        return return_N, torch.from_numpy(batch.share_N).to(self.passes.device)
 
     def epoch(self, batch: Batch, value_N: Tensor, epoch: int) -> float:
         """One pass over ``batch`` with targets from ``value_N``; the mean loss."""
@@ -156,6 +160,7 @@ def pretrain_value(
     critic.to(passes.device).eval()
     train, heldout = _split(trajectories, settings.holdout, seed)
     fit = _Fit(critic, settings, passes, seed)
+    critic.centre(*fit.returns(train))
     history: list[ValueEpoch] = []
 
     def measure(epoch: int, loss: float) -> Tensor:
