@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import ray
 
 from cudaagent.config import Config
-from cudaagent.errors import UserError
+from cudaagent.errors import InfrastructureError, UserError
 from cudaagent.jobs.cluster import Cluster
 from cudaagent.jobs.progress import Progress
-from cudaagent.judge.verdict import Baseline
+from cudaagent.judge.verdict import SYSTEM_CODES, Baseline
 from cudaagent.run_dir import RunDir
 from cudaagent.synthesis.synthesize import candidates, keep
 from cudaagent.tasks.suites import load_suite
@@ -22,6 +22,7 @@ def make_tasks(config: Config, cluster: Cluster, run: RunDir) -> dict[str, list[
 
     Raises:
         UserError: too few candidates pass the filter.
+        InfrastructureError: too few of them could be timed.
     """
     if config.tasks.suite is not None:
         heldout = load_suite(config.tasks.heldout) if config.tasks.heldout else []
@@ -33,6 +34,7 @@ def make_tasks(config: Config, cluster: Cluster, run: RunDir) -> dict[str, list[
     with Progress("synthesise tasks", sum(wanted.values())) as bar:
         for split, pool in (("train", train), ("heldout", heldout)):
             kept[split] = []
+            disturbed = 0
             for task, baseline in prepare(cluster, pool, wanted[split]):
                 fit = keep(task, baseline, settings)
                 run.event(
@@ -48,8 +50,15 @@ def make_tasks(config: Config, cluster: Cluster, run: RunDir) -> dict[str, list[
                 if fit and len(kept[split]) < wanted[split]:
                     kept[split].append(task)
                     bar.advance(1)
+                disturbed += baseline.failure is not None and baseline.failure.code in SYSTEM_CODES
                 if len(kept[split]) == wanted[split]:
                     break
+            if len(kept[split]) < wanted[split] and disturbed:
+                raise InfrastructureError(
+                    f"{disturbed} tasks could not be timed, mostly because other work keeps this "
+                    f"machine busy (see events.jsonl in {run.path}); end it, then give the same "
+                    "command again"
+                )
             if len(kept[split]) < wanted[split]:
                 raise UserError(
                     f"only {len(kept[split])} of synthesis.{split}={wanted[split]} tasks have an "

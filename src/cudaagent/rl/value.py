@@ -1,10 +1,10 @@
 """The value model: the policy's architecture with parameters of its own and a scalar head.
 
 Runs in the learner's process. On disk it is a plain Hugging Face directory of the backbone plus
-``value_head.safetensors``. The head is float32 and its weights start at zero, so no gradient reaches
-the backbone before the head has moved. Whoever trains an untouched critic first puts its bias at
-the mean return (``centre``): from a bias of 0 the first steps learn nothing but that mean, with all
-parameters at once, and what distinguishes one state from another comes many epochs later.
+``value_head.safetensors``. The head is float32 and its weights start at zero, so no gradient
+reaches the backbone before the head has moved. Whoever trains an untouched critic first puts its
+bias at the mean return (``centre``): from a bias of 0 the first steps learn nothing but that mean,
+with all parameters at once, and what distinguishes one state from another comes many epochs later.
 """
 
 from __future__ import annotations
