@@ -27,6 +27,9 @@ class CompileSandbox:
         )
         self._toolchain.prepare()
 
+    def ready(self) -> None:
+        """Answers once the constructor has found a compiler."""
+
     def compile(self, submission: Submission) -> CompileResult:
         return self._toolchain.compile(submission)
 

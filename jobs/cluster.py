@@ -10,6 +10,8 @@ import contextlib
 import logging
 import os
 import re
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +35,7 @@ from cudaagent.actors.replay_buffer import ReplayBuffer
 from cudaagent.actors.rollout_worker import RolloutWorker
 from cudaagent.config import Config
 from cudaagent.errors import CudaAgentError, InfrastructureError, UserError
+from cudaagent.toolchain.open import object_cache_dir
 
 _PLACEMENT_S = 120.0
 _START_S = 300.0
@@ -54,6 +57,16 @@ def connect() -> None:
     killed head left behind, must not be joined by accident.
     """
     warnings.filterwarnings("ignore", module="ray")
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        _init()
+    finally:
+        # Ray replaces it by one that aborts the process, which would leave its actors behind.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _init() -> None:
     if inside_job():
         ray.init(
             address="auto",
@@ -97,6 +110,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         connect()
         try:
+            self._check_learner()
             self._start()
         except BaseException:
             self.close()
@@ -111,10 +125,26 @@ class Cluster:
     ) -> None:
         self.close()
 
+    def _check_learner(self) -> None:
+        """Refuse a learner that a Ray of our own can never place; another Ray may still grow."""
+        wanted, there = self.config.learner.workers, ray.cluster_resources()
+        if self._learner_dir is None or inside_job():
+            return
+        if wanted > there.get("CPU", 0):
+            raise UserError(
+                f"learner.workers={wanted} need a CPU each, this machine has {there['CPU']:.0f}; "
+                "lower learner.workers"
+            )
+        if self.config.learner.use_gpu and max(1, wanted) > there.get("GPU", 0):
+            raise UserError(
+                f"learner.use_gpu=true needs {max(1, wanted)} GPUs, this machine has "
+                f"{there.get('GPU', 0):.0f}; set learner.use_gpu=false"
+            )
+
     def _start(self) -> None:
         config = self.config
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        cache = str(Path.home() / ".cache" / "cudaagent" / "objects")
+        cache = str(object_cache_dir())
         self.sandboxes = [
             self._spawn(CompileSandbox, config, self.target, cache, name=f"sandbox-{i}", threads=2)
             for i in range(config.rollout.sandboxes)
@@ -214,7 +244,7 @@ class Cluster:
         return f"{self.config.run.name}/{role}"
 
     def ready(self) -> str:
-        """Wait until judge and engine answer; returns the device's name.
+        """Wait until judge, compilers and engine answer; returns the device's name.
 
         Raises:
             UserError: a checkpoint, target or sandbox that this machine cannot serve.
@@ -222,10 +252,11 @@ class Cluster:
         return _call(lambda: ray.get(self._ready_references(), timeout=_START_S)[0])
 
     def _ready_references(self) -> list[Any]:
-        references = [self.pool.ready.remote()]
+        # Without retries: what a constructor refuses once it refuses again, and Ray says so aloud.
+        calls = [self.pool.ready, *(sandbox.ready for sandbox in self.sandboxes)]
         if self._with_policy:
-            references.append(self.engine.version.remote())
-        return references
+            calls.append(self.engine.version)
+        return [call.options(max_task_retries=0).remote() for call in calls]
 
     def close(self) -> None:
         """End the actors, the placement groups and a local Ray."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from cudaagent.config import Config, load_config, to_dict, to_yaml
@@ -17,9 +20,11 @@ def run(options: argparse.Namespace) -> int:
     overrides = list(options.overrides)
     if options.target is not None:
         overrides.append(f"target={options.target}")
-    if options.command == "evaluate":
-        overrides += [f"policy.spec={options.policy}", f"tasks.heldout={options.suite}"]
     config = load_config(options.config, overrides)
+    if options.command == "evaluate":
+        if not options.suite:
+            raise UserError("--suite is empty; name a Parquet file or a directory of tasks")
+        config.policy.spec, config.tasks.heldout = options.policy, options.suite
     if options.dry_run:
         return _dry_run(config, as_json=options.json)
     resolve_target(config.target)
@@ -41,7 +46,8 @@ def _train(config: Config, options: argparse.Namespace) -> int:
             "which Ray deletes later; give run.root=/absolute/path to keep the run",
             file=sys.stderr,
         )
-    run_dir = train(config, from_scratch=options.from_scratch)
+    with _stdout_kept():
+        run_dir = train(config, from_scratch=options.from_scratch)
     return command([run_dir.path], as_json=options.json)
 
 
@@ -49,7 +55,9 @@ def _evaluate(config: Config, options: argparse.Namespace) -> int:
     from cudaagent.jobs.evaluate import evaluate
     from cudaagent.report.command import command
 
-    return command([evaluate(config).path], as_json=options.json)
+    with _stdout_kept():
+        run_dir = evaluate(config)
+    return command([run_dir.path], as_json=options.json)
 
 
 def _synthesize(config: Config, options: argparse.Namespace) -> int:
@@ -58,9 +66,28 @@ def _synthesize(config: Config, options: argparse.Namespace) -> int:
     out: Path = options.out
     if out.suffix != ".parquet":
         raise UserError(f"--out {out}: give a name that ends in .parquet")
-    counts = synthesize(config, out)
+    with _stdout_kept():
+        counts = synthesize(config, out)
     print(json.dumps(counts) if options.json else f"{out}: {counts['tasks']} tasks")
     return 0
+
+
+@contextlib.contextmanager
+def _stdout_kept() -> Iterator[None]:
+    """Send what Ray prints to stdout now and then to stderr: a result must stand there alone."""
+    sys.stdout.flush()
+    try:
+        saved = os.dup(1)
+    except OSError:  # closed by whoever started us
+        yield
+        return
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def _dry_run(config: Config, *, as_json: bool) -> int:

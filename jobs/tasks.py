@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import ray
@@ -34,7 +35,8 @@ def make_tasks(config: Config, cluster: Cluster, run: RunDir) -> dict[str, list[
     with Progress("synthesise tasks", sum(wanted.values())) as bar:
         for split, pool in (("train", train), ("heldout", heldout)):
             kept[split] = []
-            disturbed = 0
+            failures: Counter[str] = Counter()
+            last = None
             for task, baseline in prepare(cluster, pool, wanted[split]):
                 fit = keep(task, baseline, settings)
                 run.event(
@@ -50,14 +52,16 @@ def make_tasks(config: Config, cluster: Cluster, run: RunDir) -> dict[str, list[
                 if fit and len(kept[split]) < wanted[split]:
                     kept[split].append(task)
                     bar.advance(1)
-                disturbed += baseline.failure is not None and baseline.failure.code in SYSTEM_CODES
+                if baseline.failure is not None:
+                    failures[baseline.failure.code] += 1
+                    last = baseline.failure
                 if len(kept[split]) == wanted[split]:
                     break
-            if len(kept[split]) < wanted[split] and disturbed:
-                raise InfrastructureError(
-                    f"{disturbed} tasks could not be timed, mostly because other work keeps this "
-                    f"machine busy (see events.jsonl in {run.path}); end it, then give the same "
-                    "command again"
+            if len(kept[split]) < wanted[split] and last is not None:
+                counts = ", ".join(f"{code} {count}" for code, count in failures.most_common())
+                raise (InfrastructureError if failures.keys() & SYSTEM_CODES else UserError)(
+                    f"only {len(kept[split])} of synthesis.{split}={wanted[split]} tasks can be "
+                    f"judged ({counts}); the last: {last.message}"
                 )
             if len(kept[split]) < wanted[split]:
                 raise UserError(

@@ -7,11 +7,13 @@ clear line on stderr; 1 for a fault of our own. With ``--json`` stdout is exactl
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +24,17 @@ from cudaagent.errors import InfrastructureError, UserError
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*=")
 _OVERRIDES = "Configuration overrides are key=value arguments, e.g. judge.precision=strict."
 _WITHOUT_OVERRIDES = ("doctor", "init-workspace", "report")
+
+
+_MENDABLE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EEXIST,
+    errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENAMETOOLONG,
+}  # fmt: skip
+"""What the file system says of a path or disk that the user chose."""
+
+
+class _Terminated(BaseException):
+    """SIGTERM: unwinds like an interrupt, so that everything that was started is ended."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def add(name: str, text: str, *, target: bool = False) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text)
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         command.add_argument("--json", action="store_true", help="one JSON object on stdout")
         if target:
             command.add_argument("--target", choices=("auto", "cuda", "cpu"), default=None)
@@ -95,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in arguments
     # A terminated command ends the processes that it started, as an interrupted one does.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         # Overrides may stand anywhere, which argparse does not offer beside subcommands.
         overrides = [a for a in arguments if _OVERRIDE.match(a)]
@@ -110,9 +123,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 1, as_json)
     except KeyboardInterrupt:
         return _fail("interrupted", 130, as_json)
+    except _Terminated:
+        return _fail("terminated", 143, as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in _MENDABLE:
+            traceback.print_exc()
+            return _fail(f"{type(error).__name__}: {error}", 1, as_json)
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(f"{where}{error.strerror}", 2, as_json)
+    except Exception as error:
+        traceback.print_exc()
+        return _fail(f"a fault of ours, {type(error).__name__}: {error}", 1, as_json)
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise _Terminated
 
 
 def _fail(message: str, status: int, as_json: bool) -> int:

@@ -6,6 +6,7 @@ Imports neither torch nor ray nor vllm.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cudaagent.agent.settings import AgentSettings
+from cudaagent.config_check import check
 from cudaagent.errors import UserError
 from cudaagent.judge.settings import JudgeSettings, LimitSettings
 from cudaagent.rl.settings import (
@@ -149,19 +151,6 @@ class Config:
         return Path(self.run.root) / self.run.name
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "target": ("auto", "cuda", "cpu"),
-    "judge.weights": ("live", "frozen"),
-    "judge.tolerance": ("scaled", "paper"),
-    "judge.precision": ("equal", "strict", "paper"),
-    "judge.reward": ("milestone", "speedup"),
-    "sandbox.backend": ("auto", "namespace", "docker", "process"),
-    "reward.of": ("final", "best"),
-    "agent.prompt": ("full", "short"),
-    "policy.device": ("auto", "cpu", "cuda"),
-}
-
-
 def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Merge defaults, the YAML file and ``key=value`` overrides, and check the result.
 
@@ -169,11 +158,14 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
         UserError: missing or unreadable file, unknown key, wrong type, impossible combination.
     """
     tree = OmegaConf.structured(Config)
+    source = f"config file {path}"
     try:
         if path is not None:
-            if not path.is_file():
+            if not path.exists():
                 raise UserError(f"config file {path} does not exist")
-            loaded = OmegaConf.load(path)
+            if not path.is_file():
+                raise UserError(f"{path} is not a file; --config takes a YAML file")
+            loaded = _load(path)
             if not OmegaConf.is_dict(loaded):
                 raise UserError(f"config file {path} is not a mapping of keys")
             tree = OmegaConf.merge(tree, loaded)
@@ -181,20 +173,32 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
             key, separator, _ = override.partition("=")
             if not separator or not key:
                 raise UserError(f"override {override!r} is not of the form key=value")
+            source = override
             tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([override]))
+        source = "config"
         config = OmegaConf.to_object(tree)
-    except OmegaConfBaseException as error:
-        raise UserError(f"config: {_one_line(error)}") from error
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"config: {_one_line(error)}") from error
     except Exception as error:
-        # YAML errors come from the parser OmegaConf uses and share no base with its own.
-        if type(error).__module__.startswith("yaml"):
-            raise UserError(f"config file {path}: {_one_line(error)}") from error
-        raise
+        if not _is_input_fault(error):
+            raise
+        raise UserError(f"{source}: {_one_line(error)}") from error
     assert isinstance(config, Config)
-    check(config)
+    check(config, STAGES)
     return config
+
+
+def _load(path: Path) -> Any:
+    try:
+        return OmegaConf.load(path)
+    except Exception as error:
+        if not _is_input_fault(error):
+            raise
+        raise UserError(f"config file {path}: {_one_line(error)}") from error
+
+
+def _is_input_fault(error: Exception) -> bool:
+    # YAML errors come from the parser OmegaConf uses and share no base with its own.
+    known = isinstance(error, OmegaConfBaseException | ValueError | OSError)
+    return known or type(error).__module__.startswith("yaml")
 
 
 def to_yaml(config: Config) -> str:
@@ -207,47 +211,10 @@ def to_dict(config: Config) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
-def check(config: Config) -> None:
-    """Refuse impossible combinations, naming both keys and the remedy."""
-    for key, choices in _CHOICES.items():
-        value: Any = config
-        for part in key.split("."):
-            value = getattr(value, part)
-        if value not in choices:
-            raise UserError(f"{key}={value} is none of {', '.join(choices)}")
-    for stage in config.run.stages:
-        if stage not in STAGES:
-            raise UserError(f"run.stages: {stage} is none of {', '.join(STAGES)}")
-    if config.policy.top_p != 1.0 or config.policy.temperature != 1.0:
-        raise UserError(
-            f"policy.top_p={config.policy.top_p}, policy.temperature={config.policy.temperature} "
-            "break the importance weights of training; set both to 1.0"
-        )
-    if config.synthesis.min_ms >= config.synthesis.max_ms:
-        raise UserError("synthesis.min_ms must be below synthesis.max_ms")
-    for name in ("single_turn", "agentic"):
-        length: StageSettings = getattr(config, name)
-        if length.batch < config.ppo.mini_batches:
-            raise UserError(
-                f"{name}.batch={length.batch} is smaller than ppo.mini_batches="
-                f"{config.ppo.mini_batches}; lower ppo.mini_batches"
-            )
-    positive = {
-        "rollout.workers": config.rollout.workers,
-        "rollout.chunk": config.rollout.chunk,
-        "rollout.profilers": config.rollout.profilers,
-        "rollout.sandboxes": config.rollout.sandboxes,
-        "evaluation.samples": config.evaluation.samples,
-        "ppo.mini_batches": config.ppo.mini_batches,
-        "ppo.epochs": config.ppo.epochs,
-    }
-    for key, value in positive.items():
-        if value < 1:
-            raise UserError(f"{key}={value} must be at least 1")
-    if config.learner.workers < 0:
-        raise UserError(f"learner.workers={config.learner.workers} must be at least 0")
-
-
 def _one_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return " ".join(line.strip() for line in text[:2]) if text else type(error).__name__
+    """The message's first lines; OmegaConf's words for an empty value put into ours."""
+    text = " ".join(line.strip() for line in str(error).strip().splitlines()[:4])
+    empty = re.search(r"'None' for field of type '(\w+)'.*full_key: (\S+)", text)
+    if empty is not None:
+        return f"{empty.group(2)} is empty; give a value of type {empty.group(1)}"
+    return re.sub(r"\s*object_type=\S+", "", text) or type(error).__name__

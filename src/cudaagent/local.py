@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,24 @@ from cudaagent.config import Config, load_config
 from cudaagent.errors import TaskError, UserError
 from cudaagent.judge.cpu_judge import LocalJudge
 from cudaagent.judge.open import open_judge
-from cudaagent.judge.verdict import Baseline, Purpose, Verdict, failed
+from cudaagent.judge.verdict import (
+    SYSTEM_CODES,
+    TASK_CODES,
+    Baseline,
+    Failure,
+    Purpose,
+    Verdict,
+    failed,
+)
 from cudaagent.lease import TimingLease
 from cudaagent.target import resolve_target
 from cudaagent.tasks.suites import load_task
 from cudaagent.tasks.task import Task
 from cudaagent.toolchain.compiler import CompileResult
-from cudaagent.toolchain.open import open_toolchain
+from cudaagent.toolchain.gxx import find_cpu_compiler
+from cudaagent.toolchain.open import object_cache_dir, open_toolchain
 from cudaagent.workspace.submission import Submission
 from cudaagent.workspace.workspace import Workspace
-
-CACHE_DIR = Path.home() / ".cache" / "cudaagent" / "objects"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,8 +58,6 @@ def run(options: argparse.Namespace) -> int:
 def _init_workspace(options: argparse.Namespace) -> int:
     task = load_task(options.task)
     target = resolve_target(options.target)
-    if options.directory.exists() and any(options.directory.iterdir()):
-        raise UserError(f"{options.directory} is not empty; choose a new directory")
     Workspace.create(task, options.directory, target)
     if options.json:
         print(json.dumps({"directory": str(options.directory), "target": target}))
@@ -83,7 +89,7 @@ def _target(options: argparse.Namespace, config: Config) -> str:
 def _build(submission: Submission, config: Config, target: str) -> CompileResult:
     toolchain = open_toolchain(
         target,
-        cache_dir=CACHE_DIR,
+        cache_dir=object_cache_dir(),
         limits=config.limits,
         sandbox=config.sandbox,
         lease=TimingLease(),
@@ -121,21 +127,23 @@ def _judge(options: argparse.Namespace, config: Config, target: str) -> int:
 def _report(options: argparse.Namespace, verdict: Verdict) -> int:
     if options.json:
         print(verdict.to_json())
-    elif verdict.blames_task or verdict.blames_system:
-        message = verdict.failure.message if verdict.failure else ""
-        raise_as = UserError if verdict.blames_task else None
-        if raise_as is not None:
-            raise raise_as(f"{verdict.code}: {message}")
-        print(f"{verdict.code}: {message}")
-    else:
+    elif verdict.failure is None or not (verdict.blames_task or verdict.blames_system):
         print(verify_text(verdict) if options.command == "verify" else profile_text(verdict))
-    if verdict.blames_task:
-        return 2
-    return 1 if verdict.blames_system else 0
+    return _status(verdict.failure)
+
+
+def _status(failure: Failure | None) -> int:
+    """Exit status of what was found; what is no candidate's fault is also said on stderr."""
+    code = "" if failure is None else failure.code
+    if failure is None or code not in TASK_CODES | SYSTEM_CODES:
+        return 0
+    print(f"cudaagent: {code}: {' '.join(failure.message.split())}", file=sys.stderr)
+    return 1 if code in SYSTEM_CODES else 2
 
 
 def _lint(options: argparse.Namespace, config: Config, target: str) -> int:
     task: Task = load_task(options.task)
+    find_cpu_compiler()  # torch.compile needs one too, and its own complaint helps nobody
     with _opened(config, target) as judge:
         baseline = judge.prepare(task)
     if options.json:
@@ -145,11 +153,7 @@ def _lint(options: argparse.Namespace, config: Config, target: str) -> int:
               f"{baseline.compile_ms:.3f} ms")  # fmt: skip
         for warning in baseline.warnings:
             print(f"warning {warning}")
-    if baseline.failure is None:
-        return 0
-    if not options.json:
-        raise UserError(f"{baseline.failure.code}: {baseline.failure.message}")
-    return 1 if baseline.failure.code == "infrastructure" else 2
+    return _status(baseline.failure)
 
 
 def _baseline_fields(baseline: Baseline) -> dict[str, Any]:

@@ -94,6 +94,11 @@ class RunDir:
             run.event("started")
             return run
         changed = _changed(run.config(), config)
+        if changed and not run.has_products:
+            # An attempt that failed before it made anything binds nobody.
+            write_text(run.config_path, to_yaml(config))
+            run.event("started")
+            return run
         for key, (old, new) in changed.items():
             if not _run_time(key):
                 raise UserError(
@@ -125,7 +130,7 @@ class RunDir:
             UserError: another process is writing this run.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,9 +139,32 @@ class RunDir:
                     f"run {self.path} is being written by another process; wait for it, end it, "
                     "or choose another run.name"
                 ) from None
-            yield
+            try:
+                yield
+            except UserError:
+                self._discard_unless_begun()
+                raise
         finally:
             os.close(fd)
+
+    @property
+    def has_products(self) -> bool:
+        """Whether the run has made anything that depends on its configuration."""
+        made = ("tasks.parquet", "trajectories", "evaluations", "checkpoints", "cold_start")
+        return any((self.path / name).exists() for name in made)
+
+    def _discard_unless_begun(self) -> None:
+        """Remove what an attempt left that was refused before it made anything."""
+        if self.has_products:
+            return
+        for path in (self.events_path, self.config_path, self._lock_path):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else's files are in it
+            self.path.rmdir()
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path / ".lock"
 
     @property
     def name(self) -> str:
@@ -192,7 +220,9 @@ class RunDir:
             try:
                 record = json.loads(line)
             except ValueError:
-                raise UserError(f"{self.events_path}, line {number}, is not JSON") from None
+                record = None
+            if not isinstance(record, dict):
+                raise UserError(f"{self.events_path}, line {number}, is not a JSON object")
             if kind is None or record.get("kind") == kind:
                 records.append(record)
         return records
@@ -218,7 +248,7 @@ class RunDir:
         """The run's tasks, or those of one split; empty before they were written."""
         if not self.tasks_path.exists():
             return []
-        rows = pq.read_table(self.tasks_path, schema=_TASKS).to_pylist()
+        rows = read_parquet(self.tasks_path, schema=_TASKS).to_pylist()
         return [_task(row) for row in rows if split in (None, row["split"])]
 
     # Trajectories, evaluations, verdicts, checkpoints
@@ -270,6 +300,20 @@ class RunDir:
         with self.events_path.open("rb+") as handle:
             data = handle.read()
             handle.truncate(data.rfind(b"\n") + 1)
+
+
+def read_parquet(path: Path, **options: Any) -> pa.Table:
+    """A Parquet file of a run.
+
+    Raises:
+        UserError: it is damaged, or of something else.
+    """
+    try:
+        table: pa.Table = pq.read_table(path, **options)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path} is not readable: {reason}") from error
+    return table
 
 
 def _numbers(directory: Path, pattern: re.Pattern[str]) -> list[int]:

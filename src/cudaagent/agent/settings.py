@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+TOOLS = ("Bash", "Read", "Write", "Edit")
+
 
 @dataclass
 class AgentSettings:
@@ -11,7 +13,7 @@ class AgentSettings:
 
     prompt: str = "full"
     """full: instructions, tools and the skill's outline; short: the task's source alone."""
-    tools: list[str] = field(default_factory=lambda: ["Bash", "Read", "Write", "Edit"])
+    tools: list[str] = field(default_factory=lambda: list(TOOLS))
     """Tools offered."""
     max_turns: int = 150
     """Assistant turns (paper: 150 in training, 200 in evaluation)."""

@@ -385,8 +385,7 @@ def blame(error: Exception, stage: str, output: str) -> Failure:
             stage, "runtime-error"
         )
         code = "out-of-memory" if error.memory else code
-        last = error.text.strip().splitlines()[-1:] or [error.kind]
-        text = f"{error.kind} {where}: {last[0].removeprefix(error.kind + ': ')}"
+        text = f"{error.kind} {where}: {error.summary.removeprefix(error.kind + ': ')}"
         return Failure(code, place, text, evidence | {"traceback": error.text})
     if isinstance(error, RunnerDied):
         return _blame_death(error, stage, where, place, evidence)

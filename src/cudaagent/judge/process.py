@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import threading
@@ -53,6 +54,9 @@ class RunnerDied(Exception):
         return f"exit status {self.code}" if self.code is not None else "an unknown end"
 
 
+_SUMMARY_CHARS = 400
+
+
 class RunnerError(Exception):
     """Somebody's code in the runner raised; an ordinary answer."""
 
@@ -62,6 +66,14 @@ class RunnerError(Exception):
         self.kind = kind
         self.text = text
         self.memory = memory
+
+    @property
+    def summary(self) -> str:
+        """``Kind: message``, the first line of the message if it has several, cut."""
+        begins = re.compile(rf"(?:[\w.]*\.)?{re.escape(self.kind)}(?::|$)")
+        lines = self.text.strip().splitlines() or [self.kind]
+        line = next((line for line in reversed(lines) if begins.match(line)), lines[-1]).strip()
+        return line if len(line) <= _SUMMARY_CHARS else f"{line[:_SUMMARY_CHARS]}..."
 
 
 class RunnerForged(Exception):

@@ -364,10 +364,9 @@ def raise_as_task_error(task: Task, error: Exception) -> NoReturn:
     """A failure of the reference runner while a task was studied is the task's fault."""
     name = f"task {task.id}"
     if isinstance(error, RunnerError):
-        last = error.text.strip().splitlines()[-1:] or [error.kind]
         where = {"import": "its source", "forward": "forward"}.get(error.stage, error.stage)
         code = "task-too-large" if error.memory else "task-invalid"
-        raise TaskError(code, f"{name}: {where} fails: {last[0]}") from error
+        raise TaskError(code, f"{name}: {where} fails: {error.summary}") from error
     if isinstance(error, RunnerTimeout | ManifestError):
         raise TaskError("task-invalid", f"{name}: {error}") from error
     if isinstance(error, RunnerDied):

@@ -178,5 +178,10 @@ def _tied_names(model: Any) -> set[str]:
 
 
 def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "ignore_mismatched_sizes" in text:
+        return "its weights have other shapes than its config.json says"
+    if "backend tokenizer" in text:
+        return "its tokenizer's files are missing or not readable"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

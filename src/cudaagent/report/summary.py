@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from cudaagent.config import to_yaml
 from cudaagent.errors import UserError
 from cudaagent.judge.verdict import Verdict
@@ -32,7 +30,7 @@ from cudaagent.report.records import (
     StageTotals,
     geometric_mean,
 )
-from cudaagent.run_dir import RunDir
+from cudaagent.run_dir import RunDir, read_parquet
 from cudaagent.tasks.task import Task
 
 TOP_REWARD = 3.0
@@ -114,7 +112,10 @@ def _ordered(labels: Sequence[str]) -> list[str]:
 
 
 def _episodes(path: Path) -> list[_Episode]:
-    return [_episode(row) for row in pq.read_table(path, columns=_COLUMNS).to_pylist()]
+    table = read_parquet(path, columns=_COLUMNS)
+    if missing := [name for name in _COLUMNS if name not in table.column_names]:
+        raise UserError(f"{path} is not readable: it has no column {missing[0]}")
+    return [_episode(row) for row in table.to_pylist()]
 
 
 def _episode(row: dict[str, Any]) -> _Episode:

@@ -41,6 +41,8 @@ def load_suite(spec: str) -> list[Task]:
         UserError: nothing there, not readable, no task in it, or a task that is none.
     """
     kind, _, rest = spec.partition(":")
+    if kind in ("kernelbench", "ops6k") and not rest:
+        raise UserError(f"suite {spec}: give the path of a local copy, {kind}:PATH")
     if kind == "kernelbench":
         return _kernelbench(rest)
     if kind == "ops6k":
@@ -108,7 +110,10 @@ def _directory(path: Path, suite: str) -> list[Task]:
         task = _read_file(file, suite=suite, level=level)
         prefix = f"level{level}/" if level is not None else ""
         task = Task(f"{prefix}{file.stem}", task.source, suite, level)
-        check_source(task)
+        try:
+            check_source(task)
+        except TaskError as error:
+            raise TaskError(error.code, f"{file}: {error}") from error
         tasks.append(task)
     _unique(tasks, str(path))
     return tasks
@@ -128,7 +133,7 @@ def _number(path: Path) -> int:
 
 def _read_file(path: Path, *, suite: str, level: int | None) -> Task:
     try:
-        source = path.read_text(encoding="utf-8")
+        source = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"task file {path} does not exist") from None
     except IsADirectoryError:
@@ -168,6 +173,8 @@ def _row(row: Mapping[str, Any], number: int, suite: str, path: Path) -> Task:
     known = {*_PUBLISHED, *_OWN} - {"data_source"}
     metadata = {key: value for key, value in row.items() if key not in known and value is not None}
     level = row.get("level")
+    if level is not None and not (isinstance(level, int | float) and level == int(level)):
+        raise UserError(f"suite {path}, row {number}: level {level!r} is not a whole number")
     task = Task(
         id=str(row.get("id") or f"{suite}-{number:05d}"),
         source=row["code"],

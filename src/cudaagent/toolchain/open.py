@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from cudaagent.errors import UserError
@@ -10,6 +13,16 @@ from cudaagent.judge.settings import LimitSettings
 from cudaagent.lease import TimingLease
 from cudaagent.sandbox.settings import SandboxSettings
 from cudaagent.toolchain.compiler import Compiler
+
+
+def object_cache_dir() -> Path:
+    """Where objects are kept: below the home directory, or where that takes no files, in TMPDIR."""
+    home = Path.home() / ".cache" / "cudaagent" / "objects"
+    with contextlib.suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True)
+        if os.access(home, os.W_OK | os.X_OK):
+            return home
+    return Path(tempfile.gettempdir()) / f"cudaagent-objects-{os.getuid()}"
 
 
 def open_toolchain(

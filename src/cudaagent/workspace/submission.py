@@ -84,6 +84,8 @@ class Submission:
 def _read_regular(path: Path, relative: str) -> bytes | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise UserError(f"{relative} cannot be read: {error.strerror}") from error
     except OSError:
         return None
     with os.fdopen(fd, "rb") as handle:

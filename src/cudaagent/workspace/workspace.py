@@ -37,15 +37,17 @@ class Workspace:
         if target not in TARGETS:
             raise UserError(f"target {target} is neither cpu nor cuda")
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise UserError(f"{directory} is not an empty directory")
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "SKILL.md").write_text(skill(target))
-        (directory / "model.py").write_text(task.source)
-        (directory / "model_new.py").write_text(starter())
-        (directory / "kernels").mkdir()
-        (directory / "utils").mkdir()
-        for name in _UTILS:
-            shutil.copyfile(_TEMPLATE / "utils" / name, directory / "utils" / name)
+            raise UserError(f"{directory} is not an empty directory; choose a new one")
+        existed = directory.exists()
+        try:
+            _lay_out(task, directory, target)
+        except OSError:
+            # Half a workspace would stand in the way of the next attempt.
+            if existed:
+                _clear(directory)
+            else:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
         return cls(directory)
 
     @property
@@ -77,6 +79,25 @@ class Workspace:
             path = self.directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
+
+
+def _lay_out(task: Task, directory: Path, target: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "SKILL.md").write_text(skill(target))
+    (directory / "model.py").write_text(task.source)
+    (directory / "model_new.py").write_text(starter())
+    (directory / "kernels").mkdir()
+    (directory / "utils").mkdir()
+    for name in _UTILS:
+        shutil.copyfile(_TEMPLATE / "utils" / name, directory / "utils" / name)
+
+
+def _clear(directory: Path) -> None:
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def starter() -> str:
