@@ -62,7 +62,7 @@ def connect() -> None:
         _init()
     finally:
         # Ray replaces it by one that aborts the process, which would leave its actors behind.
-        if threading.current_thread() is threading.main_thread():
+        if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
 
 
@@ -132,7 +132,7 @@ class Cluster:
             return
         if wanted > there.get("CPU", 0):
             raise UserError(
-                f"learner.workers={wanted} need a CPU each, this machine has {there['CPU']:.0f}; "
+                f"learner.workers={wanted} need a CPU each, this machine has {there.get('CPU', 0):.0f}; "
                 "lower learner.workers"
             )
         if self.config.learner.use_gpu and max(1, wanted) > there.get("GPU", 0):
