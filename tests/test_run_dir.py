@@ -59,7 +59,7 @@ def test_continuing_with_the_same_configuration_keeps_the_events(tmp_path: Path)
 
 
 def test_a_changed_key_is_refused_by_name(tmp_path: Path) -> None:
-    RunDir.open(config_for(tmp_path))
+    RunDir.open(config_for(tmp_path)).write_tasks({"train": []})
     with pytest.raises(UserError, match=r"ppo\.clip_high=0\.28, not 0\.3") as caught:
         RunDir.open(config_for(tmp_path, "ppo.clip_high=0.3"))
     assert "\n" not in str(caught.value)
@@ -72,6 +72,30 @@ def test_keys_of_the_machine_may_change_and_are_noted(tmp_path: Path, override: 
     RunDir.open(config_for(tmp_path))
     run = RunDir.open(config_for(tmp_path, override))
     assert list(run.events("continued")[0]["changed"]) == [override.partition("=")[0]]
+
+
+def test_an_attempt_that_made_nothing_binds_nobody_unless_it_is_still_at_it(tmp_path: Path) -> None:
+    run = RunDir.open(config_for(tmp_path))
+    with run.exclusive(), pytest.raises(UserError, match="another process"):
+        RunDir.open(config_for(tmp_path, "ppo.clip_high=0.3"))
+    assert run.config().ppo.clip_high == 0.28
+    assert RunDir.open(config_for(tmp_path, "ppo.clip_high=0.3")).config().ppo.clip_high == 0.3
+
+
+def test_a_refused_attempt_leaves_nothing_a_begun_one_stays(tmp_path: Path) -> None:
+    def refuse(run: RunDir) -> None:
+        with run.exclusive():
+            raise UserError("no")
+
+    run = RunDir.open(config_for(tmp_path))
+    with pytest.raises(UserError, match="no"):
+        refuse(run)
+    assert not run.path.exists()
+    run = RunDir.open(config_for(tmp_path))
+    run.write_tasks({"train": []})
+    with pytest.raises(UserError, match="no"):
+        refuse(run)
+    assert run.config_path.is_file()
 
 
 def test_a_moved_run_continues(tmp_path: Path) -> None:
@@ -95,7 +119,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with run.events_path.open("a") as handle:
         handle.write("not json\n")
     run.event("after")
-    with pytest.raises(UserError, match="line 2, is not JSON"):
+    with pytest.raises(UserError, match="line 2, is not a JSON object"):
         run.events()
 
 

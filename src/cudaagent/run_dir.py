@@ -94,17 +94,18 @@ class RunDir:
             run.event("started")
             return run
         changed = _changed(run.config(), config)
-        if changed and not run.has_products:
-            # An attempt that failed before it made anything binds nobody.
-            write_text(run.config_path, to_yaml(config))
-            run.event("started")
+        fixed = {key: values for key, values in changed.items() if not _run_time(key)}
+        if fixed and not run.has_products:
+            # An attempt that ended before it made anything binds nobody.
+            with run.exclusive():
+                write_text(run.config_path, to_yaml(config))
+                run.event("started")
             return run
-        for key, (old, new) in changed.items():
-            if not _run_time(key):
-                raise UserError(
-                    f"run {run.path} was started with {key}={old}, not {new}; "
-                    "choose another run.name, or give the old value"
-                )
+        for key, (old, new) in fixed.items():
+            raise UserError(
+                f"run {run.path} was started with {key}={old}, not {new}; "
+                "choose another run.name, or give the old value"
+            )
         run.event("continued", changed={key: new for key, (_, new) in changed.items()})
         return run
 
