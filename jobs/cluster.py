@@ -127,19 +127,19 @@ class Cluster:
 
     def _check_learner(self) -> None:
         """Refuse a learner that a Ray of our own can never place; another Ray may still grow."""
-        wanted, there = self.config.learner.workers, ray.cluster_resources()
         if self._learner_dir is None or inside_job():
             return
-        if wanted > there.get("CPU", 0):
-            raise UserError(
-                f"learner.workers={wanted} need a CPU each, this machine has {there.get('CPU', 0):.0f}; "
-                "lower learner.workers"
-            )
-        if self.config.learner.use_gpu and max(1, wanted) > there.get("GPU", 0):
-            raise UserError(
-                f"learner.use_gpu=true needs {max(1, wanted)} GPUs, this machine has "
-                f"{there.get('GPU', 0):.0f}; set learner.use_gpu=false"
-            )
+        settings, there = self.config.learner, ray.cluster_resources()
+        for resource, wanted in (
+            ("CPU", settings.workers),
+            ("GPU", max(1, settings.workers) if settings.use_gpu else 0),
+        ):
+            if wanted > there.get(resource, 0):
+                raise UserError(
+                    f"learner.workers={settings.workers}, learner.use_gpu={settings.use_gpu}: "
+                    f"{wanted} {resource}s are needed, this machine has "
+                    f"{there.get(resource, 0):.0f}; lower the one or switch off the other"
+                )
 
     def _start(self) -> None:
         config = self.config

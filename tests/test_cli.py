@@ -80,16 +80,6 @@ def test_a_damaged_run_is_named_by_file(
     assert "cold_start.parquet is not readable" in fails(["report", str(run.path)], capfd)
 
 
-def test_an_attempt_that_made_nothing_binds_nobody(tmp_path: Path) -> None:
-    def open_with(seed: int) -> RunDir:
-        return RunDir.open(
-            load_config(overrides=[f"run.root={tmp_path}", "run.name=r", f"run.seed={seed}"])
-        )
-
-    open_with(1)
-    assert open_with(2).config().run.seed == 2
-
-
 def test_options_are_not_abbreviated(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--js"]) == 2
     assert "--js" in capfd.readouterr().err
