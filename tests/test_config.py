@@ -20,7 +20,7 @@ agentic.steps=-1 agentic.max_turns=0 agentic.context_tokens=-1 evaluation.sample
 ppo.actor_lr=nan ppo.actor_lr=-1 ppo.actor_lr=inf ppo.gamma=7 ppo.clip_low=-2 ppo.micro_tokens=0
 ppo.mini_batches=9999 rft.trajectories=0 rft.epochs=0 rft.batch=0 value_pretraining.holdout=2
 learner.workers=-1 learner.threads=0 rollout.retries=-1 rollout.workers=0
-sandbox.command_s=0 sandbox.processes=0 synthesis.train=0 synthesis.max_operators=4
+sandbox.command_s=0 sandbox.processes=0 synthesis.train=0
 synthesis.min_ms=nan synthesis.min_ms=200 policy.temperature=0.5 ppo.epochs=many run=3 no.such=1
 """.split()
 

@@ -67,7 +67,6 @@ _MAY_BE_ZERO = {
 _AT_MOST: dict[str, float] = {
     "judge.disturbed_share": 1.0,
     "limits.device_memory": 1.0,
-    "synthesis.max_operators": 3,
     "ppo.gamma": 1.0,
     "ppo.lam": 1.0,
     "ppo.critic_lam": 1.0,

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 def test_placement_fits_two_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray.shutdown()  # a Ray that another test left
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     config = load_config(ROOT / "configs" / "quickstart.yaml", ["learner.workers=1"])
