@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
+from cudaagent import cli
 from cudaagent.cli import main
 from cudaagent.config import load_config
 from cudaagent.run_dir import RunDir
@@ -83,3 +85,24 @@ def test_a_damaged_run_is_named_by_file(
 def test_options_are_not_abbreviated(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--js"]) == 2
     assert "--js" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_that_native_code_disguises(
+    number: int, status: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """CPython's words when a C++ call goes on although a signal handler raised beneath it."""
+
+    def native(_: object) -> int:
+        try:
+            signal.raise_signal(number)
+        except BaseException as raised:
+            raise SystemError("<method> returned a result with an exception set") from raised
+        return 0
+
+    monkeypatch.setattr(cli, "_run", native)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        fails(["doctor"], capfd, status)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -121,10 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2, as_json)
     except InfrastructureError as error:
         return _fail(str(error), 1, as_json)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130, as_json)
-    except _Terminated:
-        return _fail("terminated", 143, as_json)
+    except (KeyboardInterrupt, _Terminated) as signalled:
+        return _ended(signalled, as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -135,12 +133,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename is not None else ""
         return _fail(f"{where}{error.strerror}", 2, as_json)
     except Exception as error:
+        for cause in _causes(error):
+            if isinstance(cause, _Terminated | KeyboardInterrupt):
+                return _ended(cause, as_json)
         traceback.print_exc()
         return _fail(f"a fault of ours, {type(error).__name__}: {error}", 1, as_json)
 
 
 def _terminate(*_: object) -> NoReturn:
     raise _Terminated
+
+
+def _ended(signalled: BaseException, as_json: bool) -> int:
+    if isinstance(signalled, _Terminated):
+        return _fail("terminated", 143, as_json)
+    return _fail("interrupted", 130, as_json)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What ``error`` came from: native code that a signal's exception passes through, such as
+    ``ray.get``, can end in a SystemError with that exception as its cause."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        yield cause
+        error = cause
 
 
 def _fail(message: str, status: int, as_json: bool) -> int:
