@@ -20,7 +20,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -39,6 +39,7 @@ from cudaagent.toolchain.open import object_cache_dir
 
 _PLACEMENT_S = 120.0
 _START_S = 300.0
+_CLOSE_S = 2.0
 _OUR_ERROR = re.compile(r"UserError: (.+)")
 """How Ray quotes an error that an actor's constructor raised."""
 _TINY_CPU = 0.01
@@ -58,12 +59,17 @@ def connect() -> None:
     """
     warnings.filterwarnings("ignore", module="ray")
     handler = signal.getsignal(signal.SIGTERM)
+    terminated = False
     try:
         _init()
+    except SystemExit:  # what Ray makes of SIGTERM
+        terminated = True
     finally:
-        # Ray replaces it by one that aborts the process, which would leave its actors behind.
+        # Ray's handler aborts the process, which would leave its actors behind.
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
+    if terminated:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _init() -> None:
@@ -100,8 +106,6 @@ class Cluster:
     ) -> None:
         self.config = config
         self.target = target
-        self._actors: list[Any] = []
-        self._groups: list[PlacementGroup] = []
         self._verdicts = verdicts
         self._learner_dir = learner_dir
         self._latest = latest
@@ -206,7 +210,6 @@ class Cluster:
 
     def _place(self, bundles: Sequence[dict[str, float]], name: str) -> PlacementGroup:
         group = placement_group(list(bundles), strategy="PACK", name=f"cudaagent-{name}")
-        self._groups.append(group)
         if not group.wait(_PLACEMENT_S):
             raise InfrastructureError(
                 f"{name}: {len(bundles)} bundles of {bundles[0]} not placed within "
@@ -236,9 +239,7 @@ class Cluster:
         }
         if name is not None:
             options["name"] = self._name(name)
-        actor = ray.remote(cls).options(**options).remote(*args)
-        self._actors.append(actor)
-        return actor
+        return ray.remote(cls).options(**options).remote(*args)
 
     def _name(self, role: str) -> str:
         return f"{self.config.run.name}/{role}"
@@ -259,16 +260,12 @@ class Cluster:
         return [call.options(max_task_retries=0).remote() for call in calls]
 
     def close(self) -> None:
-        """End the actors, the placement groups and a local Ray."""
+        """Leave Ray, which ends the actors and placement groups, and a Ray of our own with them."""
         if not ray.is_initialized():
             return
+        # A profiler that is in the middle of a judgement is killed; its runners end with it.
         with contextlib.suppress(RayActorError, ray.exceptions.GetTimeoutError, AttributeError):
-            ray.get([p.close.remote() for p in self.profilers], timeout=20)
-        for actor in self._actors:
-            ray.kill(actor)
-        for group in self._groups:
-            remove_placement_group(group)
-        self._actors, self._groups = [], []
+            ray.get([p.close.remote() for p in self.profilers], timeout=_CLOSE_S)
         ray.shutdown()
 
 

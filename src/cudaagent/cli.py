@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,10 +31,6 @@ _MENDABLE = {
     errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENAMETOOLONG,
 }  # fmt: skip
 """What the file system says of a path or disk that the user chose."""
-
-
-class _Terminated(BaseException):
-    """SIGTERM: unwinds like an interrupt, so that everything that was started is ended."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -107,8 +103,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in arguments
-    # A terminated command ends the processes that it started, as an interrupted one does.
-    signal.signal(signal.SIGTERM, _terminate)
+    terminated: list[int] = []
+
+    def terminate(number: int, _: object) -> NoReturn:
+        # A terminated command ends what it started, as an interrupted one does. Ray's waits, which
+        # are native code, pass on this exception only, and as a new one: hence the list.
+        terminated.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
     try:
         # Overrides may stand anywhere, which argparse does not offer beside subcommands.
         overrides = [a for a in arguments if _OVERRIDE.match(a)]
@@ -121,8 +124,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2, as_json)
     except InfrastructureError as error:
         return _fail(str(error), 1, as_json)
-    except (KeyboardInterrupt, _Terminated) as signalled:
-        return _ended(signalled, as_json)
+    except KeyboardInterrupt:
+        if terminated:
+            return _fail("terminated", 143, as_json)
+        return _fail("interrupted", 130, as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -133,29 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename is not None else ""
         return _fail(f"{where}{error.strerror}", 2, as_json)
     except Exception as error:
-        for cause in _causes(error):
-            if isinstance(cause, _Terminated | KeyboardInterrupt):
-                return _ended(cause, as_json)
         traceback.print_exc()
         return _fail(f"a fault of ours, {type(error).__name__}: {error}", 1, as_json)
-
-
-def _terminate(*_: object) -> NoReturn:
-    raise _Terminated
-
-
-def _ended(signalled: BaseException, as_json: bool) -> int:
-    if isinstance(signalled, _Terminated):
-        return _fail("terminated", 143, as_json)
-    return _fail("interrupted", 130, as_json)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What ``error`` came from: native code that a signal's exception passes through, such as
-    ``ray.get``, can end in a SystemError with that exception as its cause."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        yield cause
-        error = cause
 
 
 def _fail(message: str, status: int, as_json: bool) -> int:
