@@ -104,3 +104,9 @@ def test_a_signal_ends_a_command_in_order(
         fails(["doctor"], capfd, status)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("device", ["cpu:7", "gpu", "cuda:", "cuda:x", ""])
+def test_a_device_is_cpu_or_numbered(device: str, capfd: pytest.CaptureFixture[str]) -> None:
+    line = fails(["judge", str(SOLUTIONS / "slow"), "--device", device], capfd)
+    assert "cuda:N" in line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,9 +78,9 @@ def _config(options: argparse.Namespace) -> Config:
 def _target(options: argparse.Namespace, config: Config) -> str:
     requested = options.target if options.target != "auto" else config.target
     if options.device is not None:
-        kind = options.device.partition(":")[0]
-        if kind not in ("cpu", "cuda"):
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", options.device):
             raise UserError(f"--device {options.device}: give cpu or cuda:N")
+        kind = options.device.partition(":")[0]
         if requested not in ("auto", kind):
             raise UserError(f"--device {options.device} contradicts --target {requested}")
         requested = kind
