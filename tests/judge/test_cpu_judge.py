@@ -341,6 +341,54 @@ def test_times_and_rewards(judge: LocalJudge, library: CompileResult) -> None:
     assert slow.candidate_ms.ms > fast.candidate_ms.ms
 
 
+@pytest.mark.parametrize(
+    ("late", "code"),
+    [
+        ("cuda_extension.truncated(x, out)", "precision"),
+        ("return x", "aliased-output"),
+        ("cuda_extension.nearly(x, out)", "wrong-values"),
+        ("return {'y': x, 'n': 1}['y'] * 2", "forbidden-operator"),
+    ],
+)
+def test_what_holds_in_verification_holds_in_timed_passes(
+    judge: LocalJudge, library: CompileResult, late: str, code: str
+) -> None:
+    text = f"""
+import torch
+import torch.nn as nn
+import cuda_extension
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        out = torch.empty_like(x)
+        if self.calls > 40:
+            {late}
+            return out
+        cuda_extension.fast(x, out)
+        return out
+"""
+    verdict = judge.judge(SQUARE, submission(text), library)
+    assert verdict.code == code, verdict.failure
+    assert verdict.failure is not None
+    assert verdict.failure.stage == "profile"
+
+
+def test_a_hidden_operator_is_seen_when_it_runs(judge: LocalJudge, library: CompileResult) -> None:
+    verdict = verify(judge, library, "{'y': x, 'n': 1}['y'] * 2; cuda_extension.fast(x, out)")
+    assert verdict.code == "forbidden-operator"
+    assert verdict.failure is not None
+    assert "aten.mul" in verdict.failure.message
+
+
+def test_views_and_allocation_are_no_operators(judge: LocalJudge, library: CompileResult) -> None:
+    call = "a, b = x.t().contiguous().t().contiguous(), out.view(-1).view(out.shape); "
+    verdict = verify(judge, library, call + "cuda_extension.fast(a, b)")
+    assert verdict.correct, verdict.failure
+
+
 def test_weights_change_within_a_pass(judge: LocalJudge, library: CompileResult) -> None:
     verdict = judge.judge(LINEAR, submission(LINEAR_NEW), library, purpose="profile")
     assert verdict.correct, verdict.failure

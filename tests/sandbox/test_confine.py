@@ -195,6 +195,42 @@ def test_child_dies_with_a_killed_parent_even_when_it_resists(tmp_path: Path) ->
     assert not Path(f"/proc/{inner}").exists()
 
 
+def test_nobody_inside_can_undo_a_stop() -> None:
+    output = run(
+        "process",
+        """
+        import ctypes, errno, fcntl, threading
+        libc = ctypes.CDLL(None, use_errno=True)
+        def refused(call):
+            try:
+                return call() == -1 and ctypes.get_errno() == errno.EPERM
+            except PermissionError:
+                return True
+        def entry():
+            event = (ctypes.c_long * 8)(0, int(signal.SIGCONT))
+            number = ctypes.c_int()
+            read_end, _ = os.pipe()
+            print(
+                refused(lambda: os.kill(os.getpid(), signal.SIGCONT)),
+                refused(lambda: signal.pthread_kill(threading.get_ident(), signal.SIGCONT)),
+                refused(lambda: libc.timer_create(1, event, ctypes.byref(number))),
+                refused(lambda: fcntl.fcntl(read_end, fcntl.F_SETOWN, os.getpid())),
+                refused(lambda: fcntl.fcntl(read_end, fcntl.F_SETSIG, int(signal.SIGCONT))),
+                refused(lambda: libc.prctl(1, int(signal.SIGCONT), 0, 0, 0)),
+                refused(lambda: libc.syscall(56, int(signal.SIGCONT), 0, 0, 0, 0)),
+                os.kill(os.getpid(), 0) is None,
+                fcntl.fcntl(read_end, fcntl.F_GETFD) >= 0,
+                flush=True,
+            )
+        child = start(entry)
+        print(child.wait(20))
+        child.close()
+        """,
+    )
+    if "x86_64" in os.uname().machine:
+        assert output.splitlines()[0].split() == ["True"] * 9
+
+
 def test_middle_cut() -> None:
     assert cut_middle("short", 100) == "short"
     kept = MiddleCut(90)

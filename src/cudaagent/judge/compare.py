@@ -318,13 +318,22 @@ class Pool:
                 )
         return None
 
-    def precision_failure(self, stage: str = "verify") -> Failure | None:
-        """``precision`` or None; meaningful only where inputs and parameters have zero mean."""
+    def precision_failure(
+        self, stage: str = "verify", *, against_baseline: bool = False
+    ) -> Failure | None:
+        """``precision`` or None; meaningful only where inputs and parameters have zero mean.
+
+        Args:
+            against_baseline: the errors are against the baseline's output, not the float64
+                reference, and so may be larger by the baseline's own.
+        """
         if self._policy.precision == "paper":
             return None
         for leaf, rms in self._floats():
             floor = PRECISION_FLOOR.get(leaf.layout.dtype, 0.0) * leaf.output_rms
             limit = PRECISION_FACTOR * max(leaf.baseline_rms, floor)
+            if against_baseline:
+                limit += leaf.baseline_rms
             if rms > limit:
                 text = (
                     f"{leaf.layout.name}: rms error {rms:.3g} against float64, the baseline's is "

@@ -211,7 +211,15 @@ class LocalJudge:
         shape = profiler.shape([call_ms, eager_ms, of.known.compile_ms or eager_ms])
         with _phase(seconds, "set-up"):
             of.candidate.bind(shape.slots)
-            arms = {CANDIDATE: TimedArm(of.candidate.process, GROUP, of.verified.outputs)}
+            arms = {
+                CANDIDATE: TimedArm(
+                    of.candidate.process,
+                    GROUP,
+                    of.verified.outputs,
+                    ring_address=of.candidate.ring_address,
+                    aliases=of.facts.aliases,
+                )
+            }
             try:
                 arms |= self.runners.baseline_arms(of.task, of.facts, shape)
             except RUNNER_ERRORS as error:

@@ -77,6 +77,8 @@ class TaskBulk:
     @property
     def nbytes(self) -> int:
         pools = (*self.pools.inputs, *self.pools.params)
+        if self.pools.variant is not None:
+            pools += (*self.pools.variant.inputs, *self.pools.variant.params)
         values = sum(data.nbytes for one in pools for data in one)
         return values + sum(array.nbytes for case in self.cases for array in case.expected)
 

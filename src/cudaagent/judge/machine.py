@@ -24,6 +24,11 @@ def cpu_ns() -> int | None:
     return None if source is None else _read(source)
 
 
+def counts() -> bool:
+    """Whether somebody counts what all processes compute."""
+    return _source() is not None
+
+
 @functools.cache
 def _source() -> Path | None:
     for path in (_V1, *_V2):

@@ -22,11 +22,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cudaagent.errors import InfrastructureError
 from cudaagent.judge import machine
 from cudaagent.judge.manifest import ITEM_BYTES, SlotLayout, TensorSpec
-from cudaagent.judge.process import RUNNER_FAULTS, Deadline, RunnerForged, RunnerProcess
+from cudaagent.judge.operators import check_operators
+from cudaagent.judge.process import (
+    RUNNER_FAULTS,
+    Deadline,
+    RunnerForged,
+    RunnerProcess,
+    RunnerRefused,
+)
 from cudaagent.judge.ring import Bytes, PassShape, Pools, Ring
 
 NULL = "null"
@@ -35,6 +43,10 @@ _SAMPLE_BYTES = 4 << 20
 _ADDRESS_BYTES = 8
 _SMALL_WORK_NS = 1_000_000
 _LEAST_SHARE = 0.05
+_STILL_NS = 20_000
+"""A stopped runner computes nothing; what its last thread's stop still took may be booked late."""
+_WATCHED_SHARE = 0.2
+"""Timed passes of a candidate after so many of which an untimed one lists torch's operators."""
 
 
 class PassFailed(Exception):
@@ -59,6 +71,10 @@ class TimedArm:
     outputs: tuple[TensorSpec, ...]
     warm_ups: int = WARM_UPS
     """Fewer where passes of this shape were the last thing that the runner did."""
+    ring_address: int | None = None
+    """Where the ring lies in the runner, if no output may lie in it but those of ``aliases``."""
+    aliases: tuple[int | None, ...] = ()
+    """For each output, the input whose memory it may lie in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +167,8 @@ class PassClock:
         self._max_repeats = max_repeats
         self._share = disturbed_share
         self._threads = threads
+        self._stopped_at: dict[int, int] = {}
+        """What each runner had computed when its last pass was over; it is stopped since."""
         self.timing = Timing(shape)
 
     def warm_up(self) -> None:
@@ -160,6 +178,31 @@ class PassClock:
         for name, arm in self._arms.items():
             for _ in range(arm.warm_ups):
                 self._pass(name, seeds, renew=False, samples=0)
+
+    def watch(self, name: str) -> None:
+        """An untimed pass of ``name`` in which the operators of torch are listed.
+
+        Raises:
+            PassFailed: one of them computes.
+        """
+        try:
+            self._watched_pass(self._arms[name])
+        except RUNNER_FAULTS as error:
+            raise PassFailed(name, error) from error
+
+    def _watched_pass(self, arm: TimedArm) -> None:
+        seeds, order = self._seeds(), self._order()
+        self._release(arm, watch=True)
+        self._renew(arm, seeds, order)
+        arm.runner.send_raw(array.array("i", order).tobytes())
+        arm.runner.resume()
+        raw, answer = arm.runner.receive(self._deadline(self.timing.shape.calls), "a pass")
+        arm.runner.stop()
+        arm.runner.await_stop()
+        self._stopped_at[arm.runner.pid] = arm.runner.cpu_ns()
+        if raw is not None:
+            raise RunnerForged("raw bytes where a message was due")
+        check_operators(answer.get("operators"))
 
     def round(self, *, sampled: str | None = None, samples: int = 0) -> None:
         """One pass of every arm in random order; ``samples`` calls of ``sampled`` are read.
@@ -172,6 +215,8 @@ class PassClock:
         results: dict[str, int] = {}
         for name in names:
             count = samples if name == sampled else 0
+            if count and self._rng.random() < _WATCHED_SHARE:
+                self.watch(name)
             result = self._undisturbed(name, count)
             results[name] = result.ns
             self.timing.samples += result.samples
@@ -185,8 +230,10 @@ class PassClock:
         while True:
             result = self._pass(name, self._seeds(), renew=True, samples=samples)
             allowed = self._share * result.ns * self._threads + _SMALL_WORK_NS
-            # A runner with more threads than cores keeps itself waiting, to its own cost.
-            if result.foreign_ns <= allowed or runner.threads > 4 * self._threads:
+            if result.foreign_ns <= allowed:
+                return result
+            # Where only waits are known: more threads than cores keep each other waiting.
+            if not machine.counts() and runner.threads > 4 * self._threads:
                 return result
             self.timing.repeats += 1
             if self.timing.repeats > self._max_repeats:
@@ -209,15 +256,11 @@ class PassClock:
     def _one_pass(self, name: str, seeds: list[int], *, renew: bool, samples: int) -> PassResult:
         arm = self._arms[name]
         shape = self.timing.shape
-        order = self._rng.sample(range(shape.slots), shape.calls)
+        order = self._order()
         runner = arm.runner
-        released = runner.request({"op": "pass", "arm": arm.name}, self._deadline(1))
-        if released.get("released") is not True:
-            raise RunnerForged("a pass was refused")
+        self._release(arm)
         if renew:
-            runner.stop()
-            runner.await_stop()
-            self._ring.renew(self._pools, seeds, order)
+            self._renew(arm, seeds, order)
         foreign = _Foreign(runner)
         message = array.array("i", order).tobytes()
         deadline = self._deadline(shape.calls)
@@ -229,11 +272,53 @@ class PassClock:
         end = runner.stop()
         runner.await_stop()
         foreign_ns = foreign.since()
+        self._stopped_at[runner.pid] = runner.cpu_ns()
         calls = self._sampled_calls(samples)
-        taken = tuple(self._read(arm, raw, seeds, order, call) for call in calls)
-        if raw is None or len(raw) != _ADDRESS_BYTES * len(arm.outputs) * shape.calls:
-            raise RunnerForged("a pass ended without the addresses of its outputs")
+        addresses = self._addresses(arm, raw)
+        taken = tuple(self._read(arm, addresses[call], seeds, order, call) for call in calls)
         return PassResult(end - start, foreign_ns, taken)
+
+    def _order(self) -> list[int]:
+        return self._rng.sample(range(self.timing.shape.slots), self.timing.shape.calls)
+
+    def _release(self, arm: TimedArm, *, watch: bool = False) -> None:
+        """Have a runner give the outputs of its last pass back and wait for "go"."""
+        before = self._stopped_at.pop(arm.runner.pid, None)
+        if before is not None:
+            self._check_still(arm.runner, before, "while others had their turn")
+        message = {"op": "pass", "arm": arm.name, "watch": watch}
+        if arm.runner.request(message, self._deadline(1)).get("released") is not True:
+            raise RunnerForged("a pass was refused")
+
+    def _renew(self, arm: TimedArm, seeds: list[int], order: list[int]) -> None:
+        arm.runner.stop()
+        arm.runner.await_stop()
+        before = arm.runner.cpu_ns()
+        self._ring.renew(self._pools, seeds, order)
+        self._check_still(arm.runner, before, "while inputs were renewed")
+
+    @staticmethod
+    def _check_still(runner: RunnerProcess, before: int, when: str) -> None:
+        if runner.cpu_ns() - before > _STILL_NS:
+            raise RunnerRefused("tampering", f"the stopped runner computed {when}")
+
+    def _addresses(self, arm: TimedArm, raw: bytes | None) -> NDArray[np.int64]:
+        """Where the outputs lie, by call and leaf."""
+        calls, count = self.timing.shape.calls, len(arm.outputs)
+        if raw is None or len(raw) != _ADDRESS_BYTES * count * calls:
+            raise RunnerForged("a pass ended without the addresses of its outputs")
+        addresses = np.frombuffer(raw, np.int64).reshape(calls, count)
+        if arm.ring_address is not None:
+            offsets = addresses - arm.ring_address
+            inside = (offsets >= 0) & (offsets < self._ring.size)
+            for leaf, spec in enumerate(arm.outputs):
+                if spec.numel and arm.aliases[leaf] is None and inside[:, leaf].any():
+                    raise RunnerRefused(
+                        "aliased-output",
+                        "in a timed pass an output lies in the memory of an input or a weight; "
+                        "allocate outputs with torch.empty or torch.empty_like",
+                    )
+        return addresses
 
     def _deadline(self, calls: int) -> Deadline:
         return Deadline(self._call_s * calls, "limits.call_s").within(self._end, self._end_key)
@@ -249,12 +334,13 @@ class PassClock:
         return [calls - 1, *others]
 
     def _read(
-        self, arm: TimedArm, raw: bytes | None, seeds: list[int], order: list[int], call: int
+        self,
+        arm: TimedArm,
+        addresses: NDArray[np.int64],
+        seeds: list[int],
+        order: list[int],
+        call: int,
     ) -> Sample:
-        addresses = np.frombuffer(raw or b"", np.int64)
-        count = len(arm.outputs)
-        if addresses.size != count * self.timing.shape.calls:
-            raise RunnerForged("a pass ended without the addresses of its outputs")
         leaves: list[Bytes] = []
         offsets: list[int] = []
         whole: list[bool] = []
@@ -265,7 +351,7 @@ class PassClock:
             if spec.stride == spec.contiguous.stride and size > most:
                 first, size = self._rng.randrange(size - most), most
             data = np.empty(size * item, np.uint8)
-            address = int(addresses[call * count + position])
+            address = int(addresses[position])
             arm.runner.read_into(address + first * item, data.data)
             leaves.append(data)
             offsets.append(first)

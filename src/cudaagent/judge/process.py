@@ -27,6 +27,8 @@ from cudaagent.judge.wire import Channel, ChannelClosed, ChannelForged, ChannelT
 
 _GRACE_S = 2.0
 _STOP_S = 5.0
+_CPUCLOCK_SCHED = 2
+"""clock_getcpuclockid(3): the clock of process P is ``~P << 3 | 2``."""
 
 
 class RunnerTimeout(Exception):
@@ -84,7 +86,22 @@ class UnreadableMemory(Exception):
     """An address that the runner reported cannot be read."""
 
 
-RUNNER_FAULTS = (RunnerDied, RunnerError, RunnerForged, RunnerTimeout, UnreadableMemory)
+class RunnerRefused(Exception):
+    """What the judge has seen of the runner breaks a rule; ``code`` is the contract's."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+RUNNER_FAULTS = (
+    RunnerRefused,
+    RunnerDied,
+    RunnerError,
+    RunnerForged,
+    RunnerTimeout,
+    UnreadableMemory,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,18 +262,18 @@ class RunnerProcess:
 
     def queue_wait_ns(self) -> int:
         """Nanoseconds that the runner's threads have so far waited for a core."""
-        return self._schedstat(1)
-
-    def cpu_ns(self) -> int:
-        """Nanoseconds that the runner's threads have so far computed."""
-        return self._schedstat(0)
-
-    def _schedstat(self, column: int) -> int:
         total = 0
         for task in self._tasks(self.pid):
             with contextlib.suppress(OSError, IndexError):
-                total += int(_read(f"/proc/{self.pid}/task/{task}/schedstat").split()[column])
+                total += int(_read(f"/proc/{self.pid}/task/{task}/schedstat").split()[1])
         return total
+
+    def cpu_ns(self) -> int:
+        """Nanoseconds that the runner's threads, ended ones included, have so far computed."""
+        try:
+            return time.clock_gettime_ns((~self.pid << 3) | _CPUCLOCK_SCHED)
+        except OSError:
+            self._raise_died()
 
     def close(self, *, grace_s: float = 0.0) -> tuple[int | None, int | None]:
         """Kill the runner and wait until it is gone; may be called twice. (exit code, signal)"""

@@ -21,11 +21,14 @@ from cudaagent.judge.passes import NULL, PassClock, Sample, TimedArm, Timing, ca
 from cudaagent.judge.reference import ReferenceRunner, Shared, piece_to_array, read_leaves, to_array
 from cudaagent.judge.ring import PassShape, Ring, pass_shape, slot_stride
 from cudaagent.judge.settings import JudgeSettings, LimitSettings
+from cudaagent.judge.values import OWN
 from cudaagent.judge.verdict import Failure
 from cudaagent.lease import TimingLease
 
 CANDIDATE, EAGER, COMPILED = "candidate", "eager", "compiled"
 _LEASE_S = 600.0
+_SAMPLES = 3
+"""Calls of a timed pass whose outputs are read and compared."""
 _HANDOVERS = 20.0
 """Eager below so many times the hand-over's noise a call is launch-bound."""
 
@@ -116,6 +119,7 @@ class Profiler:
             clock = self._clock(arms, shape, end)
             clock.warm_up()
             first = self._rounds(clock)
+            clock.watch(CANDIDATE)
             if not first.needs_confirmation:
                 return self._warned(Profile(clock.timing, first))
             again = self._clock(arms, shape, end)
@@ -135,7 +139,7 @@ class Profiler:
 
     def _rounds(self, clock: PassClock) -> Decision:
         while True:
-            clock.round(sampled=CANDIDATE, samples=1)
+            clock.round(sampled=CANDIDATE, samples=_SAMPLES)
             timing = clock.timing
             rounds = [
                 Round(
@@ -193,8 +197,8 @@ def check_samples(
     shared: Shared,
 ) -> Failure | None:
     """Compare the outputs read in timed passes with the reference on the same values."""
-    scale = facts.scales["own"]
-    pool = Pool(scale, policy)
+    kinds = {False: OWN, True: facts.precise_kind or OWN}
+    pools = {kind: Pool(facts.scales[kind], policy) for kind in kinds.values()}
     slot = ring.slot(facts.layout, 0)
     for sample in samples:
         with shared():
@@ -215,12 +219,21 @@ def check_samples(
                     got.append(piece)
                     want.append(flat[first : first + piece.size])
             label = f"timed call {sample.call}"
-            comparison = compare(got, want, scale, policy, label=label, offsets=sample.offsets)
-            pool.add(comparison)
+            kind = kinds[bulk.pools.is_variant(sample.seed)]
+            comparison = compare(
+                got, want, facts.scales[kind], policy, label=label, offsets=sample.offsets
+            )
+            pools[kind].add(comparison)
         runner.release()
         if (failure := comparison.failure("profile")) is not None:
             return failure
-    return pool.failure("profile") if samples else None
+    for kind, pool in pools.items():
+        failure = pool.failure("profile")
+        if failure is None and kind == facts.precise_kind:
+            failure = pool.precision_failure("profile", against_baseline=True)
+        if failure is not None:
+            return failure
+    return None
 
 
 def null_outputs(facts: TaskFacts) -> dict[str, Any]:

@@ -41,8 +41,7 @@ MODULES: dict[str, frozenset[str] | None] = {
     "dataclasses": _words("KW_ONLY asdict astuple dataclass field fields is_dataclass replace"),
     "enum": _words("Enum EnumMeta Flag IntEnum IntFlag StrEnum auto unique"),
     "functools": _words(
-        "cache cached_property lru_cache partial partialmethod reduce singledispatch "
-        "total_ordering wraps"
+        "cache cached_property lru_cache partial partialmethod reduce total_ordering wraps"
     ),
     "itertools": None,
     "logging": _words(

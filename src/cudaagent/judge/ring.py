@@ -3,13 +3,16 @@
 Runs in the judge's process; runners map the same memory (a memfd sealed against changes of size),
 so the addresses stay and only the values change. A slot is written from *pools* of values that
 the task gave: for each tensor a random member of its pool, float tensors cut into pieces in
-random order with some elements exchanged, all decided by a secret seed. The same seed writes the
-same slot again, which is how the reference computes expected values afterwards without trusting
-the ring, which a runner may have written to.
+random order with some elements exchanged and all scaled by a factor near one, buffers mixed from
+two members, integers with their rows moved about, all decided by a secret seed; no float need
+occur twice. Some slots take their
+values from a variant on which narrow arithmetic shows. The same seed writes the same slot again,
+which is how the reference computes expected values afterwards without trusting the ring, which a
+runner may have written to.
 
-Not covered: pieces in another order keep every element's own domain but not relations between
-elements; ``Pools.shuffle`` is false where the task does not bear that, and then the pool is all
-there is.
+Not covered: integers, booleans and 16-bit floats keep the values of their pool, if not the places.
+Pieces in another order keep every element's own domain but not relations between elements; where
+the task does not bear that, the pool is all there is.
 """
 
 from __future__ import annotations
@@ -32,6 +35,11 @@ from cudaagent.judge.manifest import ITEM_BYTES, SlotLayout, TensorSpec
 Bytes = NDArray[np.uint8]
 
 _WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_FLOATS: dict[str, Any] = {"float32": np.float32, "float64": np.float64}
+_SHRINK = 0.05
+"""Towards zero, by at most so much: keeps what lies in [0, 1], is positive, or is a mask."""
+_VARIANT_SHARE = 0.25
+_BLOCKS = 64
 _FEW = 16
 _EXCHANGED = 2048
 """One element in so many is exchanged, at least one."""
@@ -75,11 +83,26 @@ class Pools:
     params: tuple[tuple[Bytes, ...], ...]
     shuffle: tuple[bool, ...]
     """For each tensor of the layout: whether its pieces may change places."""
+    blend: tuple[bool, ...] = ()
+    """For each tensor of the layout: whether two members may be mixed; empty: none."""
+    rows: tuple[bool, ...] = ()
+    """For each tensor of the layout: whether whole rows may change places, together with those of
+    other such tensors that have as many; empty: none."""
+    variant: Pools | None = None
+    """Other values, for one slot in four."""
+
+    def is_variant(self, seed: int) -> bool:
+        """Whether ``seed`` takes its values from the variant."""
+        return self.variant is not None and random.Random(seed).random() < _VARIANT_SHARE
 
     def write(self, slot: Bytes, seed: int) -> None:
         """Fill a slot with the values that ``seed`` decides."""
-        rng = random.Random(seed)
+        pools = self.variant if self.variant is not None and self.is_variant(seed) else self
+        pools._write(slot, random.Random(~seed))
+
+    def _write(self, slot: Bytes, rng: random.Random) -> None:
         count = len(self.layout.inputs)
+        secret = rng.getrandbits(63)
         for position, spec in enumerate(self.layout.specs):
             if not spec.nbytes:
                 continue
@@ -88,7 +111,12 @@ class Pools:
             source = pool[rng.randrange(len(pool))][column]
             target = self._part(slot, position)
             if self.shuffle[position]:
-                _scramble(target, source, ITEM_BYTES[spec.dtype], rng)
+                _scramble(target, source, spec.dtype, rng)
+            elif self.blend and self.blend[position]:
+                other = pool[rng.randrange(len(pool))][column]
+                _mix(target, source, other, _FLOATS[spec.dtype], rng.random())
+            elif self.rows and self.rows[position]:
+                _move_rows(target, source, spec, secret)
             else:
                 target[:] = source
 
@@ -187,8 +215,33 @@ def strided(data: Bytes, spec: TensorSpec) -> NDArray[Any]:
     return np.lib.stride_tricks.as_strided(words, spec.shape, strides)
 
 
-def _scramble(target: Bytes, source: Bytes, item: int, rng: random.Random) -> None:
-    to, of = target.view(_WORDS[item]), source.view(_WORDS[item])
+def blendable(spec: TensorSpec) -> bool:
+    """Whether ``Pools.blend`` can be true of a tensor."""
+    return spec.dtype in _FLOATS and spec.numel > 1
+
+
+def _mix(target: Bytes, one: Bytes, other: Bytes, dtype: Any, weight: float) -> None:
+    to, share = target.view(dtype), dtype(weight)
+    np.multiply(one.view(dtype), share, out=to)
+    to += other.view(dtype) * (dtype(1) - share)
+
+
+def _move_rows(target: Bytes, source: Bytes, spec: TensorSpec, seed: int) -> None:
+    """Contiguous rows cut into blocks, in an order that seed and number of rows decide."""
+    count = spec.shape[0]
+    rng = random.Random(f"{seed}:{count}")
+    cuts = [0, *sorted(rng.sample(range(1, count), min(count - 1, _BLOCKS - 1))), count]
+    row = int(source.size) // count
+    position = 0
+    for block in rng.sample(range(len(cuts) - 1), len(cuts) - 1):
+        first, last = cuts[block] * row, cuts[block + 1] * row
+        target[position : position + last - first] = source[first:last]
+        position += last - first
+
+
+def _scramble(target: Bytes, source: Bytes, dtype: str, rng: random.Random) -> None:
+    words = _WORDS[ITEM_BYTES[dtype]]
+    to, of = target.view(words), source.view(words)
     size = int(of.size)
     cuts = [0, *sorted(rng.randrange(size) for _ in range(3)), size]
     position = 0
@@ -203,3 +256,6 @@ def _scramble(target: Bytes, source: Bytes, item: int, rng: random.Random) -> No
     else:
         picks = np.random.Generator(np.random.PCG64(rng.getrandbits(63)))
         to[picks.integers(0, size, exchanged)] = of[picks.integers(0, size, exchanged)]
+    if dtype in _FLOATS:
+        values = target.view(_FLOATS[dtype])
+        values *= values.dtype.type(1.0 - _SHRINK * rng.random())

@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudaagent.judge.crossing import (
     Message,
@@ -48,6 +49,7 @@ from cudaagent.judge.wire import Channel, ChannelClosed, read_memory_file
 
 _MADV_POPULATE_READ = 22
 _POISON = 0xFF
+_MAX_OPERATORS = 500
 
 
 class _StageError(Exception):
@@ -123,6 +125,21 @@ class _Extension(types.ModuleType):
             ) from None
         setattr(self, name, function)
         return function
+
+
+class _Operators(TorchDispatchMode):
+    """Lists the operators that run while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def names(self) -> list[str]:
+        return sorted(self._seen)[:_MAX_OPERATORS]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._seen.add(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 class Runner:
@@ -363,9 +380,10 @@ class Runner:
         train = bool(message.get("train"))
         if train:
             arm.owner.train()
+        watch = _Operators() if message.get("watch") else None
         start = time.perf_counter()
         try:
-            with _stage("forward"):
+            with _stage("forward"), watch or contextlib.nullcontext():
                 _point(arm.tensors, values)
                 output = arm.module(*args)
         finally:
@@ -375,7 +393,8 @@ class Runner:
         if message.get("double"):
             _point(arm.tensors, values)
         self._kept.append(output)
-        return {"value": describe_value(output), "seconds": seconds}
+        answer = {"value": describe_value(output), "seconds": seconds}
+        return answer if watch is None else answer | {"operators": watch.names()}
 
     def _do_release(self, message: Message) -> Message:
         self._kept.clear()
@@ -402,16 +421,20 @@ class Runner:
         order = array.array("i")
         order.frombytes(frame.raw)
         slots, module, tensors = arm.group.slots, arm.module, arm.tensors
+        watch = _Operators() if message.get("watch") else None
         try:
-            if arm.group.live and tensors:
-                for index in order:
-                    slot = slots[index]
-                    for tensor, value in zip(tensors, slot.values, strict=False):
-                        tensor.data = value
-                    outputs.append(module(*slot.args))
-            else:
-                for index in order:
-                    outputs.append(module(*slots[index].args))
+            with watch or contextlib.nullcontext():
+                if arm.group.live and tensors:
+                    for index in order:
+                        slot = slots[index]
+                        for tensor, value in zip(tensors, slot.values, strict=False):
+                            tensor.data = value
+                        outputs.append(module(*slot.args))
+                else:
+                    for index in order:
+                        outputs.append(module(*slots[index].args))
+            if watch is not None:
+                return {"operators": watch.names()}
             addresses = array.array("q")
             for output in outputs:
                 if type(output) is Tensor:

@@ -69,7 +69,9 @@ ALWAYS = _words(
     "popen vfork execl execle execlp execv execve execveat execvp execvpe fexecve dlopen dlsym "
     "dlmopen dlvsym dl_iterate_phdr ptrace process_vm_readv process_vm_writev mprotect "
     "pkey_mprotect mremap posix_spawn posix_spawnp prctl unshare setns memfd_create shm_open "
-    "fopen fopen64 freopen fdopen mkstemp secure_getenv setenv unsetenv putenv clearenv environ "
+    "__open_2 __open64_2 __openat_2 __openat64_2 dprintf vdprintf timer_create timer_settime "
+    "mq_notify sigqueue pthread_sigqueue fopen fopen64 freopen fdopen mkstemp secure_getenv "
+    "setenv unsetenv putenv clearenv environ "
     "__environ sigaction sigprocmask perf_event_open pidfd_open pidfd_getfd userfaultfd _r_debug "
     "link_map __libc_dlopen_mode cudaIpcGetMemHandle cudaIpcOpenMemHandle cuIpcGetMemHandle "
     "cuIpcOpenMemHandle cudaDeviceReset cudaDeviceSetLimit cudaCtxResetPersistingL2Cache "
@@ -104,6 +106,7 @@ _ASM_REFUSED = re.compile(
     r"|\.(byte|short|word|long|quad|octa|ascii|string|incbin|include|section|globl|global|symver|pushsection|text|data)\b"
 )
 _MAX_ASSEMBLY = 2000
+_ASM_PLAIN = 'inline assembly is asm("..." : ...) with its text in plain string literals'
 _ATTRIBUTES = _words("constructor destructor ifunc init_priority weakref")
 _PRAGMAS = _words(
     "omp once unroll nounroll ivdep STDC GCC clang nv_diag_suppress nv_diag_default message"
@@ -366,7 +369,13 @@ def _is_called(found: Sequence[Token], position: int) -> bool:
 
 
 def _check_assembly(found: Sequence[Token], position: int) -> None:
-    depth, text = 0, ""
+    opening = next(
+        (t for t in found[position + 1 :] if t.text not in ("volatile", "__volatile__", "inline")),
+        None,
+    )
+    if opening is None or opening.text != "(":
+        raise _Finding("static-check", found[position].line, _ASM_PLAIN)
+    depth, text, template = 0, "", True
     for token in found[position + 1 : position + 1 + _MAX_ASSEMBLY]:
         if token.text == "(":
             depth += 1
@@ -375,7 +384,15 @@ def _check_assembly(found: Sequence[Token], position: int) -> None:
             if depth == 0:
                 break
         elif token.kind == "string":
-            text += token.text.strip('"') + " "
+            if re.search(r"\\[^nt\\\"]", token.text) or not token.text.startswith('"'):
+                raise _Finding("static-check", token.line, _ASM_PLAIN)
+            # The compiler joins neighbours, so a word may begin in one and end in the next.
+            text += token.text.strip('"')
+        elif template and depth == 1 and token.text not in (":", "::"):
+            raise _Finding("static-check", token.line, _ASM_PLAIN)
+        elif depth == 1:
+            template = False
+            text += " "
         elif depth == 0 and token.text in (";", "{"):
             break
     else:

@@ -33,6 +33,7 @@ from cudaagent.judge.compare import (
 )
 from cudaagent.judge.facts import Case, Mask, TaskBulk, TaskFacts, aliased_input, case_values
 from cudaagent.judge.manifest import (
+    ITEM_BYTES,
     ManifestError,
     TensorSpec,
     Value,
@@ -50,7 +51,7 @@ from cudaagent.judge.reference import (
     read_leaves,
     task_key,
 )
-from cudaagent.judge.ring import Bytes, Pools, Ring, slot_stride
+from cudaagent.judge.ring import Bytes, Pools, Ring, blendable, slot_stride
 from cudaagent.judge.settings import JudgeSettings
 from cudaagent.judge.values import (
     OWN,
@@ -68,6 +69,7 @@ _SCALE_INPUTS = 6
 _KEPT_VARIANTS = 2
 _BLOCKS, _BLOCK = 16, 1 << 13
 _MATTERS = 3
+_TRIALS = 2
 _TRAIN_SEED = 12345
 
 
@@ -130,7 +132,7 @@ class Study:
                 scales[kind] = scale
             if kind == SIGNED:
                 precise = SIGNED if scale is not None else None
-        shuffle = self._shuffle(pools)
+        pools = self._shuffled(pools)
         mode_dependent = self._mode_dependent(cases[0], scales[OWN])
         matters = self._matters()
         if self._double:
@@ -140,8 +142,24 @@ class Study:
             specs, self._leaves, aliases, mutates, scales, precise,
             "fp64" if self._double else "fp32", mode_dependent, matters,
         )  # fmt: skip
-        pools = Pools(binding.layout, pools.inputs, pools.params, shuffle)
+        if precise is not None and precise != OWN:
+            pools = replace(pools, variant=self._variant_pools(pools, precise))
         return facts, TaskBulk(pools, tuple(cases))
+
+    def _variant_pools(self, pools: Pools, kind: str) -> Pools:
+        """A few members of a variant, for timed passes."""
+        inputs, params = pools.inputs[:_KEPT_VARIANTS], pools.params[:_KEPT_VARIANTS]
+        members = [
+            case_values(
+                self._binding, pools, kind, min(i, len(inputs) - 1), min(i, len(params) - 1)
+            )
+            for i in range(max(len(inputs), len(params)))
+        ]
+        return replace(
+            pools,
+            inputs=tuple(tuple(drawn) for drawn, _ in members[: len(inputs)]),
+            params=tuple(tuple(weights) for _, weights in members[: len(params)]),
+        )
 
     def _draw(self) -> tuple[Binding, Pools]:
         """Inputs under several seeds and perturbed weights."""
@@ -338,25 +356,44 @@ class Study:
                     "nor buffers, so a candidate cannot be given them; register them as buffers",
                 )
 
-    def _shuffle(self, pools: Pools) -> tuple[bool, ...]:
-        """Which tensors' pieces may change places in timed passes: float inputs and parameters."""
-        layout = self._binding.layout
-        flags = [
-            spec.is_float and spec.numel == spec.extent and spec.numel > 1 for spec in layout.specs
-        ]
-        for position, parameter in enumerate(self._binding.names.parameters):
-            if parameter.buffer or not self._binding.live:
-                flags[len(layout.inputs) + position] = False
-        wanted = tuple(flags)
-        trial = Pools(layout, pools.inputs, pools.params, wanted)
-        trial.write(self._ring.slot(layout, 0), self._seed)
-        try:
-            outputs = self._runner.outputs(self._key, "eager", 0)
-        except RunnerError:
-            return (False,) * len(wanted)
-        with self._shared():
-            bears_it = all(_finite(leaf) for leaf in self._cut(outputs))
-        return wanted if bears_it else (False,) * len(wanted)
+    def _shuffled(self, pools: Pools) -> Pools:
+        """``pools`` with what the task bears to have changed in timed passes.
+
+        Pieces of float inputs and parameters change places, buffers of floats that are no tables
+        are mixed, and rows of integers are moved where draws differ and are not in order.
+        """
+        layout, parameters = self._binding.layout, self._binding.names.parameters
+        count, live = len(layout.inputs), self._binding.live
+        shuffle = [spec.is_float and _movable(spec) for spec in layout.specs]
+        blend = [False] * len(layout.specs)
+        rows = [False] * len(layout.specs)
+        for position, spec in enumerate(layout.inputs):
+            if not spec.is_float and _movable(spec):
+                rows[position] = _unordered([one[position] for one in pools.inputs], spec)
+        for number, parameter in enumerate(parameters):
+            shuffle[count + number] &= live and not parameter.buffer
+            if parameter.buffer and live:
+                differs = pools.params[0][number] is not pools.params[-1][number]
+                blend[count + number] = differs and blendable(layout.specs[count + number])
+        wanted = replace(pools, shuffle=tuple(shuffle), blend=tuple(blend), rows=tuple(rows))
+        # Integers first: what a model indexes with is likelier to bind elements to each other.
+        for trial in (wanted, replace(wanted, rows=())):
+            if self._bears(trial):
+                return trial
+        return pools
+
+    def _bears(self, pools: Pools) -> bool:
+        """Whether the eager model stays finite on slots written from ``pools``."""
+        for seed in range(_TRIALS):
+            pools.write(self._ring.slot(self._binding.layout, 0), self._seed + seed)
+            try:
+                outputs = self._runner.outputs(self._key, "eager", 0)
+            except RunnerError:
+                return False
+            with self._shared():
+                if not all(_finite(leaf) for leaf in self._cut(outputs)):
+                    return False
+        return True
 
     def _mode_dependent(self, case: Case, scale: Scale) -> bool:
         """Whether train mode gives other outputs than eval mode."""
@@ -427,6 +464,20 @@ class Study:
     def _raise(self, failure: Failure | None) -> None:
         if failure is not None:
             raise TaskError(failure.code, f"task {self._task.id}: {failure.message}")
+
+
+def _movable(spec: TensorSpec) -> bool:
+    return spec.numel == spec.extent and spec.numel > 1
+
+
+def _unordered(draws: Sequence[Bytes], spec: TensorSpec) -> bool:
+    """Whether integers are neither the same in every draw nor sorted along their first axis."""
+    if spec.stride != spec.contiguous.stride or spec.shape[0] < 2:
+        return False
+    if all(np.array_equal(draws[0], other) for other in draws[1:]):
+        return False
+    words = [draw.view(f"i{ITEM_BYTES[spec.dtype]}").reshape(spec.shape[0], -1) for draw in draws]
+    return not any((np.diff(one, axis=0) >= 0).all() for one in words)
 
 
 def _specs(value: Value) -> tuple[TensorSpec, ...]:
