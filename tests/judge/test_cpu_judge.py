@@ -400,6 +400,7 @@ def test_weights_change_within_a_pass(judge: LocalJudge, library: CompileResult)
     [
         ("return torch.zeros(4)", "[torch.randn(4)]", "task-constant"),
         ("return torch.bernoulli(torch.sigmoid(x))", "[torch.randn(400)]", "task-random"),
+        ("return torch.log(-x.abs() - 1.0)", "[torch.randn(400)]", "task-invalid"),
         ("return x.undefined", "[torch.randn(4)]", "task-invalid"),
         ("return x", "[object()]", "task-invalid"),
         ("import os; os._exit(0)", "[torch.randn(4)]", "task-invalid"),

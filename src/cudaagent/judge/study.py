@@ -267,6 +267,7 @@ class Study:
         cases: list[Case] = []
         for number in range(len(self._pools.inputs)):
             expected = self._reference(OWN, number, 0)
+            self._check_somewhere_finite(expected)
             baseline = self._eager(OWN, number, 0)
             mask = disagreement(expected, baseline)
             with self._shared():
@@ -287,6 +288,15 @@ class Study:
         failure = failure or probes.exemption_failure(masks, scale)
         self._raise(failure)
         return cases, {OWN: scale}
+
+    def _check_somewhere_finite(self, output: Sequence[Array]) -> None:
+        for leaf, layout in zip(output, self._leaves, strict=True):
+            if leaf.size and leaf.dtype.kind == "f" and not np.isfinite(leaf).any():
+                raise TaskError(
+                    "task-invalid",
+                    f"task {self._task.id}: no element of {layout.name} is finite; look at what "
+                    "get_inputs() feeds the model",
+                )
 
     def _variant(self, kind: str) -> tuple[list[Case], Scale | None]:
         """Two cases of a variant and its scale; None where the reference does not bear it.
