@@ -240,14 +240,19 @@ def _move_rows(target: Bytes, source: Bytes, spec: TensorSpec, seed: int) -> Non
 
 
 def _scramble(target: Bytes, source: Bytes, dtype: str, rng: random.Random) -> None:
-    words = _WORDS[ITEM_BYTES[dtype]]
+    words = _FLOATS.get(dtype) or _WORDS[ITEM_BYTES[dtype]]
     to, of = target.view(words), source.view(words)
+    factor = words(1.0 - _SHRINK * rng.random()) if dtype in _FLOATS else None
     size = int(of.size)
     cuts = [0, *sorted(rng.randrange(size) for _ in range(3)), size]
     position = 0
     for piece in rng.sample(range(4), 4):
         first, last = cuts[piece], cuts[piece + 1]
-        to[position : position + last - first] = of[first:last]
+        place = to[position : position + last - first]
+        if factor is None:
+            place[:] = of[first:last]
+        else:
+            np.multiply(of[first:last], factor, out=place)
         position += last - first
     exchanged = size // _EXCHANGED
     if exchanged <= _FEW:
@@ -256,6 +261,3 @@ def _scramble(target: Bytes, source: Bytes, dtype: str, rng: random.Random) -> N
     else:
         picks = np.random.Generator(np.random.PCG64(rng.getrandbits(63)))
         to[picks.integers(0, size, exchanged)] = of[picks.integers(0, size, exchanged)]
-    if dtype in _FLOATS:
-        values = target.view(_FLOATS[dtype])
-        values *= values.dtype.type(1.0 - _SHRINK * rng.random())
