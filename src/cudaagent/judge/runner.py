@@ -32,7 +32,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudaagent.judge.crossing import (
     Message,
@@ -45,11 +44,11 @@ from cudaagent.judge.crossing import (
     tensor_from_file,
     tensors_in,
 )
+from cudaagent.judge.operator_watch import OperatorWatch
 from cudaagent.judge.wire import Channel, ChannelClosed, read_memory_file
 
 _MADV_POPULATE_READ = 22
 _POISON = 0xFF
-_MAX_OPERATORS = 500
 
 
 class _StageError(Exception):
@@ -125,21 +124,6 @@ class _Extension(types.ModuleType):
             ) from None
         setattr(self, name, function)
         return function
-
-
-class _Operators(TorchDispatchMode):
-    """Lists the operators that run while it is active."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[str] = set()
-
-    def names(self) -> list[str]:
-        return sorted(self._seen)[:_MAX_OPERATORS]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._seen.add(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 class Runner:
@@ -380,7 +364,7 @@ class Runner:
         train = bool(message.get("train"))
         if train:
             arm.owner.train()
-        watch = _Operators() if message.get("watch") else None
+        watch = OperatorWatch() if message.get("watch") else None
         start = time.perf_counter()
         try:
             with _stage("forward"), watch or contextlib.nullcontext():
@@ -421,7 +405,7 @@ class Runner:
         order = array.array("i")
         order.frombytes(frame.raw)
         slots, module, tensors = arm.group.slots, arm.module, arm.tensors
-        watch = _Operators() if message.get("watch") else None
+        watch = OperatorWatch() if message.get("watch") else None
         try:
             with watch or contextlib.nullcontext():
                 if arm.group.live and tensors:

@@ -33,7 +33,6 @@ from cudaagent.judge.compare import (
 )
 from cudaagent.judge.facts import Case, Mask, TaskBulk, TaskFacts, aliased_input, case_values
 from cudaagent.judge.manifest import (
-    ITEM_BYTES,
     ManifestError,
     TensorSpec,
     Value,
@@ -51,7 +50,8 @@ from cudaagent.judge.reference import (
     read_leaves,
     task_key,
 )
-from cudaagent.judge.ring import Bytes, Pools, Ring, blendable, slot_stride
+from cudaagent.judge.renewal import renewable, variant_pools
+from cudaagent.judge.ring import Bytes, Pools, Ring, slot_stride
 from cudaagent.judge.settings import JudgeSettings
 from cudaagent.judge.values import (
     OWN,
@@ -132,7 +132,8 @@ class Study:
                 scales[kind] = scale
             if kind == SIGNED:
                 precise = SIGNED if scale is not None else None
-        pools = self._shuffled(pools)
+        trials = renewable(pools, binding)
+        pools = next((trial for trial in trials if self._bears(trial)), pools)
         mode_dependent = self._mode_dependent(cases[0], scales[OWN])
         matters = self._matters()
         if self._double:
@@ -143,23 +144,8 @@ class Study:
             "fp64" if self._double else "fp32", mode_dependent, matters,
         )  # fmt: skip
         if precise is not None and precise != OWN:
-            pools = replace(pools, variant=self._variant_pools(pools, precise))
+            pools = replace(pools, variant=variant_pools(pools, binding, precise, _KEPT_VARIANTS))
         return facts, TaskBulk(pools, tuple(cases))
-
-    def _variant_pools(self, pools: Pools, kind: str) -> Pools:
-        """A few members of a variant, for timed passes."""
-        inputs, params = pools.inputs[:_KEPT_VARIANTS], pools.params[:_KEPT_VARIANTS]
-        members = [
-            case_values(
-                self._binding, pools, kind, min(i, len(inputs) - 1), min(i, len(params) - 1)
-            )
-            for i in range(max(len(inputs), len(params)))
-        ]
-        return replace(
-            pools,
-            inputs=tuple(tuple(drawn) for drawn, _ in members[: len(inputs)]),
-            params=tuple(tuple(weights) for _, weights in members[: len(params)]),
-        )
 
     def _draw(self) -> tuple[Binding, Pools]:
         """Inputs under several seeds and perturbed weights."""
@@ -366,32 +352,6 @@ class Study:
                     "nor buffers, so a candidate cannot be given them; register them as buffers",
                 )
 
-    def _shuffled(self, pools: Pools) -> Pools:
-        """``pools`` with what the task bears to have changed in timed passes.
-
-        Pieces of float inputs and parameters change places, buffers of floats that are no tables
-        are mixed, and rows of integers are moved where draws differ and are not in order.
-        """
-        layout, parameters = self._binding.layout, self._binding.names.parameters
-        count, live = len(layout.inputs), self._binding.live
-        shuffle = [spec.is_float and _movable(spec) for spec in layout.specs]
-        blend = [False] * len(layout.specs)
-        rows = [False] * len(layout.specs)
-        for position, spec in enumerate(layout.inputs):
-            if not spec.is_float and _movable(spec):
-                rows[position] = _unordered([one[position] for one in pools.inputs], spec)
-        for number, parameter in enumerate(parameters):
-            shuffle[count + number] &= live and not parameter.buffer
-            if parameter.buffer and live:
-                differs = pools.params[0][number] is not pools.params[-1][number]
-                blend[count + number] = differs and blendable(layout.specs[count + number])
-        wanted = replace(pools, shuffle=tuple(shuffle), blend=tuple(blend), rows=tuple(rows))
-        # Integers first: what a model indexes with is likelier to bind elements to each other.
-        for trial in (wanted, replace(wanted, rows=())):
-            if self._bears(trial):
-                return trial
-        return pools
-
     def _bears(self, pools: Pools) -> bool:
         """Whether the eager model stays finite on slots written from ``pools``."""
         for seed in range(_TRIALS):
@@ -474,20 +434,6 @@ class Study:
     def _raise(self, failure: Failure | None) -> None:
         if failure is not None:
             raise TaskError(failure.code, f"task {self._task.id}: {failure.message}")
-
-
-def _movable(spec: TensorSpec) -> bool:
-    return spec.numel == spec.extent and spec.numel > 1
-
-
-def _unordered(draws: Sequence[Bytes], spec: TensorSpec) -> bool:
-    """Whether integers are neither the same in every draw nor sorted along their first axis."""
-    if spec.stride != spec.contiguous.stride or spec.shape[0] < 2:
-        return False
-    if all(np.array_equal(draws[0], other) for other in draws[1:]):
-        return False
-    words = [draw.view(f"i{ITEM_BYTES[spec.dtype]}").reshape(spec.shape[0], -1) for draw in draws]
-    return not any((np.diff(one, axis=0) >= 0).all() for one in words)
 
 
 def _specs(value: Value) -> tuple[TensorSpec, ...]:
