@@ -10,32 +10,36 @@ __device__ uint64_t mixed(uint64_t seed, uint64_t index) {
 }
 
 // Four pieces of `from` in another order: piece p of `to` starts at `to_start[p]` and holds what
-// starts at `from_start[p]`. One element in `period`, and at least one, is a random other one.
+// starts at `from_start[p]`. In every chunk of 2048 elements one is a random other of the tensor.
 struct Pieces {
   uint64_t to_start[4];
   uint64_t from_start[4];
 };
 
+constexpr uint64_t kChunk = 2048;
+
 template <typename Word>
-__device__ void renew(Word* to, const Word* from, uint64_t size, Pieces pieces, uint64_t seed,
-                      uint64_t period) {
-  const uint64_t always = mixed(seed, ~0ull - 1) % size;
-  const uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-  for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < size; i += step) {
-    int p = 0;
+__device__ void renew(Word* to, const Word* from, uint64_t size, Pieces pieces, uint64_t seed) {
+  // One block takes one chunk at a time, so that a draw is paid once for several elements.
+  for (uint64_t first = blockIdx.x * kChunk; first < size; first += gridDim.x * kChunk) {
+    const uint64_t end = first + kChunk < size ? first + kChunk : size;
+    const uint64_t draw = mixed(seed, first);
+    const uint64_t exchanged = first + draw % (uint32_t)(end - first);
+    for (uint64_t i = first + threadIdx.x; i < end; i += blockDim.x) {
+      int p = 0;
 #pragma unroll
-    for (int q = 1; q < 4; ++q) p = i >= pieces.to_start[q] ? q : p;
-    uint64_t j = i - pieces.to_start[p] + pieces.from_start[p];
-    const uint64_t draw = mixed(seed, i);
-    if (i == always || draw % period == 0) j = mixed(~seed, draw) % size;
-    to[i] = from[j];
+      for (int q = 1; q < 4; ++q) p = i >= pieces.to_start[q] ? q : p;
+      uint64_t j = i - pieces.to_start[p] + pieces.from_start[p];
+      if (i == exchanged) j = mixed(~seed, draw) % size;
+      to[i] = from[j];
+    }
   }
 }
 
-#define RENEW(name, Word)                                                                 \
-  extern "C" __global__ void name(Word* to, const Word* from, uint64_t size, Pieces p,    \
-                                  uint64_t seed, uint64_t period) {                       \
-    renew(to, from, size, p, seed, period);                                               \
+#define RENEW(name, Word)                                                                    \
+  extern "C" __global__ void name(Word* to, const Word* from, uint64_t size, Pieces pieces,  \
+                                  uint64_t seed) {                                           \
+    renew(to, from, size, pieces, seed);                                                     \
   }
 RENEW(renew_1, uint8_t)
 RENEW(renew_2, uint16_t)

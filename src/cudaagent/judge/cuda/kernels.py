@@ -16,7 +16,7 @@ from cudaagent.judge.cuda.driver import Device, call
 
 _SOURCE = Path(__file__).with_name("kernels.cu")
 _BUILD_S = 120.0
-_FLOOD = 4
+_FLOOD = 8
 """Blocks to a multiprocessor in kernels that move much memory."""
 _THREADS = 256
 
@@ -48,10 +48,9 @@ class Kernels:
         call("cuModuleLoadData", ctypes.byref(self._module), image)
         self._functions: dict[str, ctypes.c_void_p] = {}
 
-    def spread(self, name: str, size: int, *arguments: Any) -> None:
-        """Launch with enough threads for ``size`` elements, at most what fills the device."""
-        blocks = max(1, min(self._blocks, -(-size // _THREADS)))
-        self._launch(name, blocks, _THREADS, arguments)
+    def spread(self, name: str, blocks: int, *arguments: Any) -> None:
+        """Launch at most ``blocks`` blocks, fewer where that many would not fit the device."""
+        self._launch(name, max(1, min(self._blocks, blocks)), _THREADS, arguments)
 
     def single(self, name: str, *arguments: Any) -> None:
         """Launch one thread."""

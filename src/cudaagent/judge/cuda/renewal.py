@@ -18,8 +18,8 @@ from cudaagent.judge.cuda.kernels import Kernels
 from cudaagent.judge.manifest import ITEM_BYTES
 from cudaagent.judge.ring import Pools
 
-_EXCHANGED = 2048
-"""One element in so many is exchanged, at least one."""
+_CHUNK = 2048
+"""Elements of which one is exchanged; a block's share at a time, as in ``kernels.cu``."""
 _ALIGN = 256
 _Starts = ctypes.c_uint64 * 4
 
@@ -88,13 +88,12 @@ class DevicePools:
         to_starts, from_starts = piece_starts(size, rng)
         self._kernels.spread(
             f"renew_{item}",
-            size,
+            -(-size // _CHUNK),
             ctypes.c_uint64(target),
             ctypes.c_uint64(source),
             ctypes.c_uint64(size),
             _Pieces(_Starts(*to_starts), _Starts(*from_starts)),
             ctypes.c_uint64(rng.getrandbits(64)),
-            ctypes.c_uint64(_EXCHANGED),
         )
 
 
