@@ -28,6 +28,7 @@ from cudaagent.judge.cuda.driver import (
 from cudaagent.judge.cuda.kernels import Kernels, build_kernels
 from cudaagent.judge.cuda.memory import SharedMemory
 from cudaagent.judge.cuda.renewal import DevicePools, piece_starts
+from cudaagent.judge.cuda.watch import Probe
 from cudaagent.judge.manifest import TensorSpec, slot_layout
 from cudaagent.judge.ring import Pools
 
@@ -111,6 +112,22 @@ def test_an_illegal_address_ends_the_neighbour_only(made: Made) -> None:
     assert _neighbour("illegal", image) == {"code": ILLEGAL_ADDRESS}
     assert to_host(memory.address, len(ANSWER)) == ANSWER
     memory.close()
+
+
+@gpu
+def test_work_of_a_neighbour_is_seen_while_it_lasts(made: Made) -> None:
+    device, image = made
+    probe = Probe(Kernels(device, image.read_bytes()))
+    assert probe.alone()
+    program = Path(__file__).with_name("cuda_neighbour.py")
+    command = [sys.executable, str(program), "busy", "0", "0", str(image)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as neighbour:
+        assert neighbour.stdout is not None
+        assert json.loads(neighbour.stdout.readline()) == {"started": True}
+        assert not probe.alone()
+        assert neighbour.wait(timeout=60) == 0
+    assert probe.alone()
+    probe.close()
 
 
 @gpu

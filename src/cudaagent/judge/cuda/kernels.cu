@@ -54,7 +54,7 @@ extern "C" __global__ void spin(uint64_t nanoseconds) {
   while (now - start < nanoseconds);
 }
 
-// A fixed amount of work for one thread: the probe, which takes longer when it must share.
+// A fixed amount of work for one thread: the probe, which waits for its turn when it must share.
 extern "C" __global__ void work(uint64_t rounds, uint64_t* sink) {
   uint64_t word = rounds;
   for (uint64_t i = 0; i < rounds; ++i) word = mixed(word, i);
