@@ -100,10 +100,13 @@ def test_a_signal_ends_a_command_in_order(
 
     monkeypatch.setattr(cli, "_run", native)
     before = signal.getsignal(signal.SIGTERM)
+    # Tests that run in the background were started with SIGINT ignored.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         fails(["doctor"], capfd, status)
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt)
 
 
 @pytest.mark.parametrize("device", ["cpu:7", "gpu", "cuda:", "cuda:x", ""])
